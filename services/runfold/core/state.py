@@ -1,0 +1,177 @@
+"""What a run's executor remembers: the fold of its events. Values for deciding only, nothing for display.
+
+A state is changed in place by `fold.py` and by nobody else. Copying it for every event (the usual way of a pure fold)
+cost as much as everything else of a turn together (measured); `copied` makes the second one that deciding ahead needs.
+Events and transcript entries inside are shared between copies and never change.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field
+
+from runfold.core.limits import Limits
+from runfold.core.phases import Phase
+from runfold.core.transcript import Entry
+from runfold.events.types import (
+    BlobRef,
+    CancelRequested,
+    ContextLoaded,
+    MessageReceived,
+    ModelFailed,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunRequested,
+    ToolSpec,
+    UnparkRequested,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelCall:
+    """The last effective ModelCallStarted."""
+
+    id: str
+    turn: int
+    attempt: int
+    started_at_ms: int
+    failed: ModelFailed | None = None
+    failed_at_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """One call of the effective reply. Its identity: run, model call, position."""
+
+    position: int
+    name: str
+    arguments: str  # a JSON object as text: what a tool gets
+    arguments_sha256: str
+    problem: str  # what is wrong with the arguments as JSON; empty if nothing
+    tool: ToolSpec | None  # None: the model invented it
+    attempt: int = 0
+    dispatches: tuple[str, ...] = ()  # event ids, the newest last
+    dispatched_at_ms: int = 0
+    time_limit_ms: int = 0
+    outcome: str = ""  # set once: the call is closed
+    output: str = ""
+    output_ref: BlobRef | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not self.outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenReply:
+    """The effective reply until its turn is advanced."""
+
+    model_call: str
+    turn: int
+    finish_reason: str
+    is_empty: bool
+    is_refusal: bool
+    calls: list[ToolCall]
+
+
+@dataclass(slots=True, kw_only=True)
+class LateReport:
+    """A report for a closed call that is still to be recorded as late."""
+
+    model_call: str
+    position: int
+    dispatch: str
+    report: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Halt:
+    """An accepted decision that this version cannot fold: the run must be parked."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Running sums; `RunFinished.totals` is made of them."""
+
+    model_calls: int = 0
+    model_failures: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tokens_estimated: bool = False
+    active_ms: int = 0
+    transcript_chars: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    run_id: str
+    # the chain
+    last: str = ""  # event id that the next decision must follow; empty: no base yet
+    revision: int = 0
+    phase: Phase = Phase.QUEUED
+    # the task
+    task: RunRequested | None = None
+    requested_at_ms: int = 0
+    traceparent: str = ""
+    context: ContextLoaded | None = None
+    limits: Limits = field(default_factory=Limits)
+    # the conversation
+    transcript: list[Entry] = field(default_factory=list)
+    digest: str = ""
+    mailbox: list[MessageReceived] = field(default_factory=list)
+    turn: int = 0
+    turn_started_at_ms: int = -1  # -1: not in a turn
+    idle_since_ms: int = 0
+    call: ModelCall | None = None
+    reply: OpenReply | None = None
+    answer: str = ""  # model call of the last effective reply, if it has no calls
+    answer_is_refusal: bool = False
+    answer_finish_reason: str = ""
+    empty_replies: int = 0  # in a row
+    cut_replies: int = 0  # in a row
+    limit_hit: str = ""  # a call was settled as over a limit: the run ends after this turn
+    # people
+    cancel: CancelRequested | None = None
+    closed: bool = False
+    # identities of facts that were taken
+    replied: set[str] = field(default_factory=set)  # model calls
+    reports: set[str] = field(default_factory=set)  # dispatch/source/nonce
+    commands: set[str] = field(default_factory=set)
+    late: dict[str, LateReport] = field(default_factory=dict)  # by report, to be recorded
+    # the end
+    failure: RunFailed | None = None
+    finished: RunFinished | None = None
+    finished_at_ms: int = 0
+    reported: bool = False
+    lost: str = ""
+    # set aside
+    halt: Halt | None = None
+    parked: RunParked | None = None
+    unpark: UnparkRequested | None = None
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def has_base(self) -> bool:
+        return bool(self.last)
+
+
+def copied(state: RunState) -> RunState:
+    """A second state that can go its own way; only what the fold changes in place is copied."""
+    other = copy(state)
+    other.transcript = state.transcript.copy()
+    other.mailbox = state.mailbox.copy()
+    other.call = copy(state.call)
+    other.replied = state.replied.copy()
+    other.reports = state.reports.copy()
+    other.commands = state.commands.copy()
+    other.late = state.late.copy()
+    other.counters = copy(state.counters)
+    if state.reply is not None:
+        other.reply = copy(state.reply)
+        other.reply.calls = [copy(call) for call in state.reply.calls]
+    return other

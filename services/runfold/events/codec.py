@@ -1,0 +1,217 @@
+"""Events to Avro bytes and back. The only user of fastavro.
+
+Two framings (readers accept both):
+
+- single-object encoding: 0xC3 0x01, the schema's CRC-64-AVRO fingerprint (8 bytes, little endian), body
+  (Avro specification 1.12, "Single-object encoding"). The package carries every schema version ever released.
+- Confluent: 0x00, the schema's id in a registry (4 bytes, big endian), body. Written when a registry is configured.
+
+A writer's schema that is not the current one is resolved to it as the Avro specification says; one that is not known
+at all raises `Undecodable`, and nothing is guessed.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from io import BytesIO
+from types import NoneType, UnionType
+from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+
+import fastavro
+from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
+
+from runfold.events import types
+from runfold.events.types import DECISIONS, FACTS, OTHERS, Event
+
+SINGLE_OBJECT = b"\xc3\x01"
+CONFLUENT = b"\x00"
+Schema = dict[str, Any]
+TYPES: dict[str, type] = {cls.__name__: cls for cls in FACTS + DECISIONS + OTHERS}
+
+
+class Undecodable(Exception):
+    """These bytes are not an event that this version knows. The record goes to quarantine; nothing is lost."""
+
+
+class SchemaIds(Protocol):
+    """A schema registry: see `adapters/registry.py`."""
+
+    def id_of(self, record: str, schema: str) -> int:
+        """The id of this schema (JSON text) under its subject, registered if need be."""
+
+    def schema_of(self, schema_id: int) -> str:
+        """The schema (JSON text) with this id. Raises LookupError when the registry has none."""
+
+
+class _Form:
+    """One event type: its class, current schema, and the functions between value, dict and bytes."""
+
+    __slots__ = ("cls", "name", "prefix", "schema", "to_dict", "to_value")
+
+    def __init__(self, cls: type, schema: Schema, prefix: bytes) -> None:
+        self.cls = cls
+        self.name = cls.__name__
+        self.schema = schema
+        self.prefix = prefix
+        self.to_dict = _to_dict(cls)
+        self.to_value = _to_value(cls)
+
+
+def released_schemas() -> dict[str, list[Schema]]:
+    """Every schema version in the package, by record name, oldest first."""
+    found: dict[str, list[tuple[int, Schema]]] = {}
+    for entry in files("runfold.schemas").iterdir():
+        name, _, rest = entry.name.partition(".v")
+        if rest.endswith(".avsc"):
+            schema = json.loads(entry.read_text(encoding="utf-8"))
+            found.setdefault(name, []).append((int(rest.removesuffix(".avsc")), schema))
+    return {name: [schema for _, schema in sorted(versions, key=_version)] for name, versions in found.items()}
+
+
+def _version(numbered: tuple[int, Schema]) -> int:
+    return numbered[0]
+
+
+def fingerprint_of(schema: Schema) -> bytes:
+    """CRC-64-AVRO of the schema's parsing canonical form, as single-object encoding wants it (8 bytes)."""
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+class Codec:
+    """Encodes every event with its current schema; decodes every version this package or the registry knows."""
+
+    def __init__(self, registry: SchemaIds | None = None, schemas: dict[str, list[Schema]] | None = None) -> None:
+        self._registry = registry
+        self._forms: dict[type, _Form] = {}
+        self._writers: dict[bytes, tuple[Schema, _Form]] = {}
+        for name, versions in (schemas or released_schemas()).items():
+            cls = TYPES.get(name)
+            if cls is None:
+                continue
+            current = fastavro.parse_schema(versions[-1])
+            form = _Form(cls, current, self._prefix(name, versions[-1]))
+            self._forms[cls] = form
+            for version in versions:
+                self._writers[SINGLE_OBJECT + fingerprint_of(version)] = (fastavro.parse_schema(version), form)
+
+    def _prefix(self, name: str, schema: Schema) -> bytes:
+        if self._registry is None:
+            return SINGLE_OBJECT + fingerprint_of(schema)
+        schema_id = self._registry.id_of(name, json.dumps(schema))
+        return CONFLUENT + schema_id.to_bytes(4, "big")
+
+    def encode(self, event: Event) -> bytes:
+        """The framed bytes of an event. Raises UnicodeEncodeError for a lone surrogate: sanitise at the ingress."""
+        form = self._forms[type(event)]
+        out = BytesIO()
+        out.write(form.prefix)
+        fastavro.schemaless_writer(out, form.schema, form.to_dict(event))
+        return out.getvalue()
+
+    def decode(self, value: bytes) -> Event:
+        """The event in these bytes. Raises Undecodable."""
+        if value[:2] == SINGLE_OBJECT:
+            known = self._writers.get(value[:10])
+            if known is None:
+                raise Undecodable(f"unknown schema fingerprint {value[2:10].hex()}")
+            writer, form = known
+            start = 10
+        elif value[:1] == CONFLUENT and len(value) >= 5:
+            writer, form = self._registered(int.from_bytes(value[1:5], "big"))
+            start = 5
+        else:
+            raise Undecodable("neither Avro single-object encoding nor Confluent framing")
+        reader = None if writer is form.schema or writer == form.schema else form.schema
+        source = BytesIO(value)
+        source.seek(start)
+        try:
+            read = fastavro.schemaless_reader(source, writer, reader)
+            event: Event = form.to_value(read)
+        except Exception as error:  # noqa: BLE001  fastavro raises whatever a bad byte leads to: EOFError to IndexError
+            raise Undecodable(f"{form.name}: the body does not fit its schema ({type(error).__name__})") from error
+        if source.tell() != len(value):
+            raise Undecodable(f"{form.name}: {len(value) - source.tell()} bytes left over")
+        return event
+
+    def _registered(self, schema_id: int) -> tuple[Schema, _Form]:
+        key = CONFLUENT + schema_id.to_bytes(4, "big")
+        known = self._writers.get(key)
+        if known is not None:
+            return known
+        if self._registry is None:
+            raise Undecodable(f"Confluent framing with schema id {schema_id}, but SCHEMA_REGISTRY_URL is not set")
+        try:
+            schema = fastavro.parse_schema(json.loads(self._registry.schema_of(schema_id)))
+        except (LookupError, ValueError, SchemaParseException) as error:
+            raise Undecodable(f"schema id {schema_id}: {error}") from error
+        cls = TYPES.get(str(schema.get("name", "")).rpartition(".")[2]) if isinstance(schema, dict) else None
+        if cls is None:
+            raise Undecodable(f"schema id {schema_id} is not one of Runfold's records")
+        self._writers[key] = (schema, self._forms[cls])
+        return self._writers[key]
+
+
+# ---- values and dicts. Each class gets one generated function each way: a generic walk was four times slower.
+
+
+def _to_dict(cls: type) -> Callable[[Any], dict[str, Any]]:
+    scope: dict[str, Any] = {}
+    parts = [f"{name!r}: {_outward(hint, f'e.{name}', scope)}" for name, hint in _hints(cls)]
+    return _compiled(f"lambda e: {{{', '.join(parts)}}}", scope)
+
+
+def _to_value(cls: type) -> Callable[[dict[str, Any]], Any]:
+    scope: dict[str, Any] = {"cls": cls}
+    parts = [f"{name}={_inward(hint, f'd[{name!r}]', scope)}" for name, hint in _hints(cls)]
+    return _compiled(f"lambda d: cls({', '.join(parts)})", scope)
+
+
+def _compiled(source: str, scope: dict[str, Any]) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = eval(source, scope)  # noqa: S307  built from our own field names only
+    return function
+
+
+def _hints(cls: type) -> list[tuple[str, Any]]:
+    hints = get_type_hints(cls, vars(types))
+    return [(field.name, hints[field.name]) for field in fields(cls)]
+
+
+def _outward(hint: Any, value: str, scope: dict[str, Any]) -> str:
+    inner, shape = _nested(hint)
+    if inner is None:
+        return value
+    name = f"out_{inner.__name__}"
+    scope[name] = _to_dict(inner)
+    return _applied(shape, name, value)
+
+
+def _inward(hint: Any, value: str, scope: dict[str, Any]) -> str:
+    inner, shape = _nested(hint)
+    if inner is None:
+        return value
+    name = f"in_{inner.__name__}"
+    scope[name] = _to_value(inner)
+    return _applied(shape, name, value)
+
+
+def _applied(shape: str, function: str, value: str) -> str:
+    if shape == "list":
+        return f"[{function}(x) for x in {value}]"
+    if shape == "optional":
+        return f"None if {value} is None else {function}({value})"
+    return f"{function}({value})"
+
+
+def _nested(hint: Any) -> tuple[type | None, str]:
+    """The record class inside a type hint, and how it is wrapped; None for plain Avro types."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return hint, "plain"
+    arguments = get_args(hint)
+    if get_origin(hint) is list and is_dataclass(arguments[0]):
+        return arguments[0], "list"
+    if get_origin(hint) in (Union, UnionType):
+        inner = next(argument for argument in arguments if argument is not NoneType)
+        if is_dataclass(inner) and isinstance(inner, type):
+            return inner, "optional"
+    return None, ""
