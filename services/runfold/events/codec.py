@@ -14,7 +14,9 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from io import BytesIO
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -58,10 +60,18 @@ class _Form:
         self.to_value = _to_value(cls)
 
 
+def schema_folder() -> Traversable:
+    """Where the .avsc files are: a package of their own in a wheel, the top of the tree in a checkout."""
+    try:
+        return files("runfold.schemas")
+    except ModuleNotFoundError:
+        return Path(__file__).parents[3] / "schemas"
+
+
 def released_schemas() -> dict[str, list[Schema]]:
     """Every schema version in the package, by record name, oldest first."""
     found: dict[str, list[tuple[int, Schema]]] = {}
-    for entry in files("runfold.schemas").iterdir():
+    for entry in schema_folder().iterdir():
         name, _, rest = entry.name.partition(".v")
         if rest.endswith(".avsc"):
             schema = json.loads(entry.read_text(encoding="utf-8"))
