@@ -146,6 +146,7 @@ class RunState:
     # the end
     failure: RunFailed | None = None
     finished: RunFinished | None = None
+    finished_id: str = ""  # event id of RunFinished
     finished_at_ms: int = 0
     reported: bool = False
     lost: str = ""
@@ -153,6 +154,7 @@ class RunState:
     halt: Halt | None = None
     parked: RunParked | None = None
     unpark: UnparkRequested | None = None
+    skipped: tuple[int, ...] = ()  # offsets left out by a reader that was asked to; for RunUnparked
     counters: Counters = field(default_factory=Counters)
 
     @property

@@ -28,7 +28,7 @@ from runfold.events.types import DECISIONS, FACTS, OTHERS, Event
 
 SINGLE_OBJECT = b"\xc3\x01"
 CONFLUENT = b"\x00"
-Schema = dict[str, Any]
+Schema = Any  # JSON, as fastavro takes and gives it
 TYPES: dict[str, type] = {cls.__name__: cls for cls in FACTS + DECISIONS + OTHERS}
 
 
@@ -215,13 +215,9 @@ def _applied(shape: str, function: str, value: str) -> str:
 
 def _nested(hint: Any) -> tuple[type | None, str]:
     """The record class inside a type hint, and how it is wrapped; None for plain Avro types."""
-    if is_dataclass(hint) and isinstance(hint, type):
-        return hint, "plain"
-    arguments = get_args(hint)
-    if get_origin(hint) is list and is_dataclass(arguments[0]):
-        return arguments[0], "list"
-    if get_origin(hint) in (Union, UnionType):
-        inner = next(argument for argument in arguments if argument is not NoneType)
-        if is_dataclass(inner) and isinstance(inner, type):
-            return inner, "optional"
-    return None, ""
+    shape, inner = "plain", hint
+    if get_origin(hint) is list:
+        shape, inner = "list", get_args(hint)[0]
+    elif get_origin(hint) in (Union, UnionType):
+        shape, inner = "optional", next(argument for argument in get_args(hint) if argument is not NoneType)
+    return (inner, shape) if isinstance(inner, type) and is_dataclass(inner) else (None, "")

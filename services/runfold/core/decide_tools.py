@@ -1,0 +1,178 @@
+"""Deciding while a reply with tool calls is open: refuse, dispatch, settle, advance.
+
+Every call ends with exactly one outcome: its tool's report, or a ToolSettled made from state and time. Calls that
+change state run one after the other in call order; the others side by side, at most `tools_in_flight` at once.
+"""
+
+from runfold.core.ending import failed, token_problem
+from runfold.core.phases import Phase
+from runfold.core.state import OpenReply, RunState, ToolCall
+from runfold.core.steps import Catalog, Decided, Situation, Step, earliest
+from runfold.core.transcript import parse_arguments
+from runfold.events.types import PhaseEntered, ToolDispatchStarted, ToolSettled, ToolSpec, TurnAdvanced
+
+
+def decide_tools(state: RunState, situation: Situation, catalog: Catalog) -> Decided:
+    """The next steps of a run with an open reply that has calls."""
+    reply = state.reply
+    if reply is None:
+        raise ValueError("decide_tools needs an open reply")
+    if all(call.outcome for call in reply.calls):
+        return _advance(state, reply)
+    settled, wake_at_ms = _settle_passed(reply, situation)
+    if settled:
+        return _chain(state, settled, [], None)
+    refused = _refuse(state, reply, catalog)
+    refused_positions = {event.position for event in refused}
+    waiting = [call for call in reply.calls if not call.outcome and call.position not in refused_positions]
+    dispatched = [_dispatch(state, reply, call) for call in _startable(waiting, state, situation)]
+    return _chain(state, refused, dispatched, wake_at_ms)
+
+
+def _advance(state: RunState, reply: OpenReply) -> Decided:
+    if reply.finish_reason == "length" and state.cut_replies >= max(1, state.limits.cut_replies):
+        return failed(state, "truncated", f"{state.cut_replies} replies in a row were cut off inside their tool calls")
+    if reply.finish_reason == "content_filter":
+        return failed(state, "content_filter", "the provider's content filter stopped the reply")
+    advanced = TurnAdvanced(model_call=reply.model_call, turn=reply.turn, calls=list(range(len(reply.calls))))
+    return Decided([Step(advanced, Phase.ADVANCING_TURN)], None)
+
+
+def _chain(
+    state: RunState, settled: list[ToolSettled], dispatched: list[ToolDispatchStarted], wake_at_ms: int | None
+) -> Decided:
+    """The steps with their phases. A batch enters `dispatching_tools` with its first and `awaiting_tools` with its last
+    decision; where that is one and the same, PhaseEntered says the second, so that no phase is skipped."""
+    phase = state.phase
+    steps = []
+    for event in settled:
+        phase = Phase.DISPATCHING_TOOLS if phase is Phase.CALLING_MODEL else phase
+        steps.append(Step(event, phase))
+    last = len(dispatched) - 1
+    for index, started in enumerate(dispatched):
+        is_entered = phase is Phase.DISPATCHING_TOOLS
+        phase = Phase.AWAITING_TOOLS if index == last and is_entered else Phase.DISPATCHING_TOOLS
+        steps.append(Step(started, phase))
+    if phase is Phase.DISPATCHING_TOOLS and (dispatched or not steps):
+        steps.append(Step(PhaseEntered(phase=Phase.AWAITING_TOOLS, turn=state.turn), Phase.AWAITING_TOOLS))
+    return Decided(steps, wake_at_ms)
+
+
+# ---- calls that never start
+
+
+def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSettled]:
+    """Outcomes for undispatched calls that must not run."""
+    refused = []
+    budget = state.limits.tool_calls - state.counters.tool_calls
+    tokens = token_problem(state, state.limits)
+    for call in reply.calls:
+        if call.outcome or call.dispatches:
+            continue
+        outcome, message = _refusal(state, reply, call, catalog)
+        if not outcome and tokens is not None:
+            outcome, message = "over_limit", f"Not started: {tokens}."
+        if not outcome and budget <= 0:
+            outcome, message = "over_limit", f"Not started: the limit of {state.limits.tool_calls} tool calls is reached."
+        if not outcome:
+            budget -= 1
+            continue
+        refused.append(_settled(reply, call, outcome, message))
+    return refused
+
+
+def _refusal(state: RunState, reply: OpenReply, call: ToolCall, catalog: Catalog) -> tuple[str, str]:
+    if reply.finish_reason == "length":
+        return "cut_off", "Not started: the reply was cut off at its length limit. Send the call again, shorter."
+    if reply.finish_reason == "content_filter":
+        return "cut_off", "Not started: the provider's content filter stopped the reply."
+    if call.tool is None:
+        known = ", ".join(tool.name for tool in state.context.tools) if state.context is not None else ""
+        return "unknown_tool", f"There is no tool {call.name!r}. Known tools: {known or 'none'}."
+    if call.problem:
+        return "invalid_arguments", f"Not started: {call.problem}."
+    _, arguments, _ = parse_arguments(call.arguments)
+    problem = catalog.argument_problem(call.tool, arguments or {})
+    return ("invalid_arguments", f"Not started: {problem}.") if problem is not None else ("", "")
+
+
+def _settled(reply: OpenReply, call: ToolCall, outcome: str, message: str) -> ToolSettled:
+    return ToolSettled(model_call=reply.model_call, position=call.position, outcome=outcome, message=message[:4_000])
+
+
+# ---- calls that start
+
+
+def _startable(waiting: list[ToolCall], state: RunState, situation: Situation) -> list[ToolCall]:
+    """Undispatched calls whose turn it is, and dispatched ones that may be started again."""
+    room = state.limits.tools_in_flight - sum(bool(call.dispatches) for call in waiting)
+    startable = []
+    is_changing = False  # an earlier call that changes state is still open
+    for call in waiting:
+        changes = call.tool is not None and call.tool.changes_state
+        if call.dispatches:
+            if _may_restart(call) and situation.now_ms >= _orphaned_at_ms(call, situation):
+                startable.append(call)
+        elif room > 0 and not (changes and is_changing):
+            startable.append(call)
+            room -= 1
+        is_changing = is_changing or changes
+    return startable
+
+
+def _dispatch(state: RunState, reply: OpenReply, call: ToolCall) -> ToolDispatchStarted:
+    tool = _tool_of(call)
+    return ToolDispatchStarted(
+        model_call=reply.model_call,
+        position=call.position,
+        attempt=call.attempt + 1,
+        arguments_sha256=call.arguments_sha256,
+        tool=call.name,
+        tool_class=tool.tool_class,
+        time_limit_ms=tool.time_limit_ms or state.limits.tool_ms,
+        idempotency_key=f"{reply.model_call}-{call.position}",
+    )
+
+
+def _tool_of(call: ToolCall) -> ToolSpec:
+    if call.tool is None:
+        raise ValueError("a call without its tool is refused before it is dispatched")
+    return call.tool
+
+
+# ---- calls that do not come back
+
+
+def _settle_passed(reply: OpenReply, situation: Situation) -> tuple[list[ToolSettled], int | None]:
+    """Outcomes for started calls whose time is over, and when the next one's will be."""
+    settled = []
+    wake_at_ms: int | None = None
+    for call in reply.calls:
+        if call.outcome or not call.dispatches:
+            continue
+        due_ms = call.dispatched_at_ms + call.time_limit_ms
+        orphaned_ms = _orphaned_at_ms(call, situation)
+        if situation.now_ms >= due_ms:
+            limit_s = call.time_limit_ms / 1000
+            message = f"No result within the time limit of {limit_s:g} s. The work may still be going on."
+            settled.append(_settled(reply, call, "timed_out", message))
+        elif situation.now_ms >= orphaned_ms and not _may_restart(call):
+            message = "The process that ran this call is gone. Whether it had its effect is not known."
+            settled.append(_settled(reply, call, "interrupted", message))
+        else:
+            wake_at_ms = earliest(wake_at_ms, min(due_ms, orphaned_ms))
+    return settled, wake_at_ms
+
+
+FAR_FUTURE_MS = 1 << 62
+
+
+def _orphaned_at_ms(call: ToolCall, situation: Situation) -> int:
+    """When an inline call that another process dispatched counts as abandoned: its owner may still report till then."""
+    if situation.is_ours(call.dispatches[-1]):
+        return FAR_FUTURE_MS
+    return max(situation.assigned_at_ms, call.dispatched_at_ms) + 2 * situation.session_timeout_ms
+
+
+def _may_restart(call: ToolCall) -> bool:
+    return call.tool is not None and (call.tool.idempotent or call.tool.resumable)

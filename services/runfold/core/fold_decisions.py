@@ -1,0 +1,252 @@
+"""How each accepted decision changes a state, and when it has an effect at all: the precondition table, row by row.
+
+A rule answers whether the decision was effective. If not it has changed nothing. `decide` never yields a decision that
+its own state makes ineffective; what can still happen is a fact that landed just before it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from runfold.core.fold_facts import joined
+from runfold.core.limits import limits_from
+from runfold.core.phases import BEFORE_MODEL_CALL, DISPATCH_PHASES, ENTERED, PHASES, TOOL_PHASES, Phase
+from runfold.core.state import ModelCall, OpenReply, RunState, ToolCall
+from runfold.core.transcript import Result, Results, UserMessage
+from runfold.events.envelope import Record
+from runfold.events.types import (
+    ContextLoaded,
+    ModelCallStarted,
+    PhaseEntered,
+    RunCheckpointed,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunUnparked,
+    TaskReported,
+    ToolDispatchStarted,
+    ToolSettled,
+    TurnAdvanced,
+)
+
+
+def _context_loaded(state: RunState, record: Record, event: ContextLoaded) -> bool:
+    """Effective if the run has a task and nothing was decided about it yet."""
+    if state.phase is not Phase.QUEUED or state.task is None:
+        return False
+    state.phase = Phase.LOADING_CONTEXT
+    state.context = event
+    state.limits = limits_from(event.limits)
+    seen = f"{event.instructions}\0{event.version}\0{state.digest}"
+    state.digest = hashlib.sha256(seen.encode()).hexdigest()
+    state.counters.transcript_chars += len(event.instructions)
+    return True
+
+
+def _phase_entered(state: RunState, record: Record, event: PhaseEntered) -> bool:
+    """Effective if it is a transition of the phase the run is in, and what the phase waits for is there."""
+    phase = PHASES.get(event.phase)
+    if phase is None or state.phase not in ENTERED.get(phase, ()) or _is_ending(state):
+        return False
+    if phase is Phase.AWAITING_MESSAGE:
+        if not state.answer or state.reply is not None or not (state.task and state.task.interactive):
+            return False
+        state.idle_since_ms = record.time_ms
+    state.phase = phase
+    return True
+
+
+def _model_call_started(state: RunState, record: Record, event: ModelCallStarted) -> bool:
+    """Effective if the last reply's turn is advanced, nothing ends the run, and its messages are in the mailbox."""
+    if state.reply is not None or state.phase not in BEFORE_MODEL_CALL or state.context is None:
+        return False
+    if state.cancel is not None or _is_ending(state) or event.turn not in (state.turn, state.turn + 1):
+        return False
+    if (event.turn == state.turn) != (state.phase is Phase.CALLING_MODEL):
+        return False
+    taken = _messages(state, event.messages)
+    if taken is None:
+        return False
+    for message in taken:
+        joined(state, UserMessage(text=message.text, parts=message.parts, ref=message.ref))
+    if event.turn != state.turn:
+        state.turn = event.turn
+        state.turn_started_at_ms = record.time_ms
+    state.call = ModelCall(id=record.event_id, turn=event.turn, attempt=event.attempt, started_at_ms=record.time_ms)
+    state.counters.model_calls += 1
+    state.answer = ""
+    state.phase = Phase.CALLING_MODEL
+    return True
+
+
+def _messages(state: RunState, wanted: list[str]) -> list[Any] | None:
+    """Take the named messages out of the mailbox; None, and nothing taken, if one is not there."""
+    if not wanted:
+        return []
+    there = {message.command_id: message for message in state.mailbox}
+    if any(command_id not in there for command_id in wanted):
+        return None
+    taken = set(wanted)
+    state.mailbox = [message for message in state.mailbox if message.command_id not in taken]
+    return [there[command_id] for command_id in wanted]
+
+
+def _open_call(state: RunState, event: ToolDispatchStarted | ToolSettled) -> ToolCall | None:
+    """The call it names, if that is an open call of the effective reply."""
+    reply = state.reply
+    if reply is None or reply.model_call != event.model_call or not 0 <= event.position < len(reply.calls):
+        return None
+    call = reply.calls[event.position]
+    return None if call.outcome or state.finished is not None else call
+
+
+def _tool_dispatch_started(state: RunState, record: Record, event: ToolDispatchStarted) -> bool:
+    """Effective for an open call of the effective reply, not dispatched before unless its tool may be started again."""
+    call = _open_call(state, event)
+    if call is None or state.cancel is not None or state.failure is not None or state.phase not in TOOL_PHASES:
+        return False
+    if event.attempt != call.attempt + 1 or event.arguments_sha256 != call.arguments_sha256:
+        return False
+    if call.attempt and not (call.tool is not None and (call.tool.idempotent or call.tool.resumable)):
+        return False
+    call.attempt = event.attempt
+    call.dispatches = (*call.dispatches, record.event_id)
+    call.dispatched_at_ms = record.time_ms
+    call.time_limit_ms = event.time_limit_ms
+    if event.attempt == 1:
+        state.counters.tool_calls += 1
+    state.phase = DISPATCH_PHASES.get(record.phase, Phase.DISPATCHING_TOOLS)
+    return True
+
+
+NOT_ERRORS = frozenset({"cancelled", "over_limit", "rejected"})  # outcomes of their own: no tool misbehaved
+
+
+def _tool_settled(state: RunState, record: Record, event: ToolSettled) -> bool:
+    """Effective if the call is open."""
+    call = _open_call(state, event)
+    if call is None:
+        return False
+    call.outcome = event.outcome
+    call.output = event.message
+    state.counters.tool_errors += event.outcome not in NOT_ERRORS
+    if event.outcome == "over_limit":
+        state.limit_hit = event.message
+    if state.phase is Phase.CALLING_MODEL:
+        state.phase = Phase.DISPATCHING_TOOLS
+    return True
+
+
+def _turn_advanced(state: RunState, record: Record, event: TurnAdvanced) -> bool:
+    """Effective if it names the effective reply and none of its calls is open."""
+    reply = state.reply
+    if reply is None or reply.model_call != event.model_call or _is_ending(state):
+        return False
+    if any(not call.outcome for call in reply.calls):
+        return False
+    _close_turn(state, reply, record.time_ms)
+    state.phase = Phase.ADVANCING_TURN
+    return True
+
+
+def _close_turn(state: RunState, reply: OpenReply, time_ms: int) -> None:
+    if reply.calls:
+        results = [
+            Result(position=call.position, name=call.name, output=call.output, outcome=call.outcome)
+            for call in reply.calls
+        ]
+        joined(state, Results(model_call=reply.model_call, turn=reply.turn, results=results))
+    state.reply = None
+    _stop_clock(state, time_ms)
+
+
+def _stop_clock(state: RunState, time_ms: int) -> None:
+    if state.turn_started_at_ms >= 0:
+        state.counters.active_ms += max(0, time_ms - state.turn_started_at_ms)
+        state.turn_started_at_ms = -1
+
+
+def _run_failed(state: RunState, record: Record, event: RunFailed) -> bool:
+    """Effective if the run has not ended."""
+    if _is_ending(state):
+        return False
+    state.failure = event
+    state.phase = Phase.REPORTING_FAILURE
+    return True
+
+
+def _run_finished(state: RunState, record: Record, event: RunFinished) -> bool:
+    """Effective if no call is open; for *completed* also: not cancelled, an answer without calls, nothing unread."""
+    if state.finished is not None or not state.last:
+        return False
+    reply = state.reply
+    if reply is not None and any(not call.outcome for call in reply.calls):
+        return False
+    if event.status == "completed":
+        if state.cancel is not None or state.failure is not None or not state.answer:
+            return False
+        if event.result_of != state.answer:
+            return False
+        if state.task is not None and state.task.interactive and state.mailbox:
+            return False
+    if reply is not None:
+        _close_turn(state, reply, record.time_ms)
+    _stop_clock(state, record.time_ms)
+    state.finished = event
+    state.finished_id = record.event_id
+    state.finished_at_ms = record.time_ms
+    if state.phase is not Phase.REPORTING_FAILURE:
+        state.phase = Phase.REPORTING
+    return True
+
+
+def _task_reported(state: RunState, record: Record, event: TaskReported) -> bool:
+    """Effective if RunFinished was."""
+    if state.finished is None or state.reported:
+        return False
+    state.reported = True
+    state.phase = Phase.DONE
+    return True
+
+
+def _run_checkpointed(state: RunState, record: Record, event: RunCheckpointed) -> bool:
+    """For a reader that has the state it changes nothing; see `restore.py` for one that has not."""
+    return True
+
+
+def _run_parked(state: RunState, record: Record, event: RunParked) -> bool:
+    """Effective if the run is going on."""
+    if state.parked is not None or state.reported:
+        return False
+    state.parked = event
+    state.unpark = None
+    return True
+
+
+def _run_unparked(state: RunState, record: Record, event: RunUnparked) -> bool:
+    """Effective if the run is parked."""
+    if state.parked is None:
+        return False
+    state.parked = None
+    state.unpark = None
+    return True
+
+
+def _is_ending(state: RunState) -> bool:
+    return state.failure is not None or state.finished is not None or state.parked is not None
+
+
+DECISION_RULES: dict[type, Callable[[RunState, Record, Any], bool]] = {
+    ContextLoaded: _context_loaded,
+    PhaseEntered: _phase_entered,
+    ModelCallStarted: _model_call_started,
+    ToolDispatchStarted: _tool_dispatch_started,
+    ToolSettled: _tool_settled,
+    TurnAdvanced: _turn_advanced,
+    RunFailed: _run_failed,
+    RunFinished: _run_finished,
+    TaskReported: _task_reported,
+    RunCheckpointed: _run_checkpointed,
+    RunParked: _run_parked,
+    RunUnparked: _run_unparked,
+}

@@ -1,0 +1,201 @@
+"""How each fact changes a state. One function a fact; facts that no longer matter change nothing but their identity.
+
+Identities: RunRequested by run; ModelReplied and ModelFailed by model call; ToolReported by dispatch, source and
+nonce; commands by command id. Only cancel, message and close may stand before their run's RunRequested: they are
+simply kept in a state without a base.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from runfold.core.limits import limits_from
+from runfold.core.state import LateReport, OpenReply, RunState, ToolCall
+from runfold.core.transcript import Entry, Reply, UserMessage, calls_of, extended_digest, parse_arguments, size_of, text_of
+from runfold.events.envelope import Record
+from runfold.events.types import (
+    CancelRequested,
+    CloseRequested,
+    Item,
+    LateReportRecorded,
+    MessageReceived,
+    ModelFailed,
+    ModelReplied,
+    PartitionOpened,
+    RunLost,
+    RunRequested,
+    ToolReported,
+    UnparkRequested,
+    Usage,
+)
+
+CHARS_PER_TOKEN = 4  # estimate where a provider reports no usage
+NO_ARGUMENTS_SHA256 = hashlib.sha256(b"{}").hexdigest()
+
+
+def joined(state: RunState, entry: Entry) -> None:
+    """One more entry in the transcript."""
+    state.transcript.append(entry)
+    state.digest = extended_digest(state.digest, entry)
+    state.counters.transcript_chars += size_of(entry)
+
+
+def _run_requested(state: RunState, record: Record, event: RunRequested) -> None:
+    if state.last:
+        return
+    state.last = record.event_id
+    state.task = event
+    state.requested_at_ms = record.time_ms
+    state.traceparent = record.traceparent
+    state.limits = limits_from(event.limits)
+    joined(state, UserMessage(text=event.input, parts=event.input_parts, ref=event.input_ref))
+
+
+def _run_lost(state: RunState, record: Record, event: RunLost) -> None:
+    if not state.last:
+        state.last = record.event_id
+        state.requested_at_ms = record.time_ms
+        state.lost = event.reason
+
+
+def _model_replied(state: RunState, record: Record, event: ModelReplied) -> None:
+    if event.model_call in state.replied:
+        return
+    state.replied.add(event.model_call)
+    _charge(state, event)
+    call = state.call
+    if call is None or call.id != event.model_call or state.finished is not None:
+        return  # superseded or never effective: paid for, and that is all
+    calls = calls_of(event.items)
+    text = text_of(event.items)
+    is_refusal = any(item.kind == "refusal" for item in event.items)
+    is_empty = not calls and not text.strip()
+    joined(state, Reply(model_call=call.id, turn=call.turn, items=event.items))
+    state.reply = OpenReply(
+        model_call=call.id,
+        turn=call.turn,
+        finish_reason=event.finish_reason,
+        is_empty=is_empty,
+        is_refusal=is_refusal,
+        calls=_tool_calls(state, calls) if calls else [],
+    )
+    state.answer = "" if calls else call.id
+    state.answer_is_refusal = is_refusal
+    state.answer_finish_reason = event.finish_reason
+    state.empty_replies = state.empty_replies + 1 if is_empty else 0
+    state.cut_replies = state.cut_replies + 1 if calls and event.finish_reason == "length" else 0
+
+
+def _tool_calls(state: RunState, items: list[Item]) -> list[ToolCall]:
+    tools = {tool.name: tool for tool in state.context.tools} if state.context is not None else {}
+    calls = []
+    for position, item in enumerate(items):
+        arguments, _, problem = parse_arguments(item.arguments)
+        digest = NO_ARGUMENTS_SHA256 if arguments == "{}" else hashlib.sha256(arguments.encode()).hexdigest()
+        calls.append(
+            ToolCall(
+                position=position,
+                name=item.name,
+                arguments=arguments,
+                arguments_sha256=digest,
+                problem=problem,
+                tool=tools.get(item.name),
+            )
+        )
+    return calls
+
+
+def _charge(state: RunState, event: ModelReplied) -> None:
+    """Count the usage of a reply, effective or not: it was paid for."""
+    counters = state.counters
+    usage = event.usage or Usage()
+    known_in, known_out = usage.input_tokens, usage.output_tokens
+    if known_in is None and known_out is None and usage.total_tokens is None:
+        counters.tokens_estimated = True
+        said = sum(len(item.text) + len(item.arguments) for item in event.items)
+        known_in, known_out = counters.transcript_chars // CHARS_PER_TOKEN, said // CHARS_PER_TOKEN
+    counters.input_tokens += known_in or 0
+    counters.output_tokens += known_out or 0
+    counters.tokens += max(usage.total_tokens or 0, (known_in or 0) + (known_out or 0))
+
+
+def _model_failed(state: RunState, record: Record, event: ModelFailed) -> None:
+    if event.model_call in state.replied:
+        return
+    state.replied.add(event.model_call)
+    state.counters.model_failures += 1
+    call = state.call
+    if call is not None and call.id == event.model_call:
+        call.failed = event
+        call.failed_at_ms = record.time_ms
+
+
+def _tool_reported(state: RunState, record: Record, event: ToolReported) -> None:
+    identity = f"{event.dispatch}/{event.source}/{event.nonce}"
+    if identity in state.reports or not state.last:
+        return
+    state.reports.add(identity)
+    reply = state.reply
+    if reply is not None and reply.model_call == event.model_call and 0 <= event.position < len(reply.calls):
+        call = reply.calls[event.position]
+        if event.dispatch not in call.dispatches:
+            return  # a dispatch that never counted: nothing can have been started for it
+        if not call.outcome and state.finished is None:
+            call.outcome = event.outcome
+            call.output = event.output
+            call.output_ref = event.output_ref
+            state.counters.tool_errors += event.outcome != "succeeded"
+            return
+    state.late[record.event_id] = LateReport(
+        model_call=event.model_call, position=event.position, dispatch=event.dispatch, report=record.event_id
+    )
+
+
+def _late_report_recorded(state: RunState, record: Record, event: LateReportRecorded) -> None:
+    state.late.pop(event.report, None)
+
+
+def _message_received(state: RunState, record: Record, event: MessageReceived) -> None:
+    if _is_new(state, event.command_id) and not state.closed and state.finished is None:
+        state.mailbox.append(event)
+
+
+def _close_requested(state: RunState, record: Record, event: CloseRequested) -> None:
+    if _is_new(state, event.command_id):
+        state.closed = True
+
+
+def _cancel_requested(state: RunState, record: Record, event: CancelRequested) -> None:
+    if _is_new(state, event.command_id) and state.cancel is None and state.finished is None:
+        state.cancel = event
+
+
+def _unpark_requested(state: RunState, record: Record, event: UnparkRequested) -> None:
+    if _is_new(state, event.command_id) and state.parked is not None:
+        state.unpark = event
+
+
+def _is_new(state: RunState, command_id: str) -> bool:
+    if command_id in state.commands:
+        return False
+    state.commands.add(command_id)
+    return True
+
+
+def _of_the_partition(state: RunState, record: Record, event: PartitionOpened) -> None:
+    """Belongs to no run."""
+
+
+FACT_RULES: dict[type, Callable[[RunState, Record, Any], None]] = {
+    RunRequested: _run_requested,
+    RunLost: _run_lost,
+    ModelReplied: _model_replied,
+    ModelFailed: _model_failed,
+    ToolReported: _tool_reported,
+    LateReportRecorded: _late_report_recorded,
+    MessageReceived: _message_received,
+    CloseRequested: _close_requested,
+    CancelRequested: _cancel_requested,
+    UnparkRequested: _unpark_requested,
+    PartitionOpened: _of_the_partition,
+}

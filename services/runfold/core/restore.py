@@ -1,0 +1,149 @@
+"""Rebuilding runs from the middle of a partition.
+
+A new owner reads from the low-water mark to the end without acting. `Restoring` collects what it reads, run by run, and
+looks at headers only: acceptance needs no more, and a run whose TaskReported is accepted is done and forgotten, its
+bodies never decoded. What is left at the end is folded.
+
+A run met in mid-log has no base; it gets one from a checkpoint (design section 5). A checkpoint is adopted if the
+reader has read from its as-of offset on and no decision between there and the checkpoint follows the same decision;
+then it overrides even a state begun by a RunRequested, which can only be a repeated one. A checkpoint of the loser of
+two owners always has such a rival before it. Records from the as-of offset on are folded on top.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from runfold.core.checkpoint import unpacked
+from runfold.core.fold import leave_out, take
+from runfold.core.state import RunState
+from runfold.events.envelope import Record
+from runfold.events.types import RunCheckpointed, RunUnparked
+
+BASES = frozenset({"RunRequested", "RunLost"})
+Opener = Callable[[Record], None]  # decodes a record's body in place; leaves None where it cannot
+
+
+@dataclass(slots=True)
+class Kept:
+    """The records of one run since the mark, and its chain as far as headers tell."""
+
+    records: list[Record] = field(default_factory=list)
+    last: str = ""
+
+
+@dataclass(slots=True)
+class Restored:
+    """One run as the log shows it."""
+
+    state: RunState
+    base_offset: int  # reading from here gives the same state again
+
+
+@dataclass(slots=True)
+class Restoring:
+    """One partition on its way to being live."""
+
+    mark: int
+    kept: dict[str, Kept] = field(default_factory=dict)
+    finished: dict[str, int] = field(default_factory=dict)  # run id: time of its end
+
+    def take(self, record: Record) -> None:
+        """Keep one record of a run. Cheap: this runs for every record of the distance."""
+        run = self.kept.get(record.run_id)
+        if run is None:
+            if record.run_id in self.finished and record.type != "RunUnparked":
+                return
+            run = self.kept[record.run_id] = Kept()
+        run.records.append(record)
+        if record.follows is None:
+            if not run.last and record.type in BASES:
+                run.last = record.event_id
+        elif run.last and record.follows == run.last:
+            run.last = record.event_id
+            if record.type == "TaskReported":
+                self.finished[record.run_id] = record.time_ms
+                del self.kept[record.run_id]
+
+    def runs(self, opened: Opener) -> Iterable[tuple[str, Restored]]:
+        """Every run that is still going on, folded; early facts count as a run without a base."""
+        for run_id, run in self.kept.items():
+            restored = rebuilt(run_id, run.records, self.mark, opened)
+            if restored.state.reported:
+                self.finished[run_id] = run.records[-1].time_ms
+            elif restored.state.last or _only_early_facts(run.records):
+                yield run_id, restored
+
+
+def rebuilt(run_id: str, records: list[Record], mark: int, opened: Opener) -> Restored:
+    """The state of one run from its records since the mark."""
+    for record in records:
+        if record.body is None:
+            opened(record)
+    skipped = {offset for record in records if isinstance(record.body, RunUnparked) for offset in record.body.skipped}
+    restored = _folded(run_id, records, mark, skipped)
+    asked = restored.state.unpark
+    while asked is not None and asked.mode == "skip" and restored.state.halt is not None:
+        skipped.add(restored.state.halt.offset)
+        restored = _folded(run_id, records, mark, skipped)
+        restored.state.skipped = tuple(sorted(skipped))
+        asked = restored.state.unpark
+    return restored
+
+
+def _folded(run_id: str, records: list[Record], mark: int, skipped: set[int]) -> Restored:
+    start = _adopted(records, mark) or Restored(RunState(run_id=run_id), records[0].offset)
+    state = start.state
+    for record in records:
+        if record.offset < start.base_offset:
+            continue
+        if record.offset in skipped:
+            leave_out(state, record)
+        else:
+            take(state, record)
+    return start
+
+
+def _adopted(records: list[Record], mark: int) -> Restored | None:
+    """The newest whole checkpoint that may be trusted, if any."""
+    for index in range(len(records) - 1, -1, -1):
+        body = records[index].body
+        if isinstance(body, RunCheckpointed) and body.part == body.parts:
+            found = _whole(records, index)
+            if found is not None and found[0].as_of_offset >= mark:
+                first, payload, first_record = found
+                if not _has_rival(records, first.as_of_offset, first_record):
+                    state = unpacked(payload)
+                    state.last = first_record.follows or ""
+                    return Restored(state, first.as_of_offset)
+    return None
+
+
+def _whole(records: list[Record], index: int) -> tuple[RunCheckpointed, bytes, Record] | None:
+    """The parts that end with this record, each following the one before: (first part, payload, its record)."""
+    pieces: list[bytes] = []
+    wanted_id: str | None = None
+    for record in reversed(records[: index + 1]):
+        body = record.body
+        if wanted_id is not None and record.event_id != wanted_id:
+            continue
+        if not isinstance(body, RunCheckpointed):
+            return None
+        pieces.append(body.state)
+        if body.part == 1:
+            return body, b"".join(reversed(pieces)), record
+        wanted_id = record.follows
+    return None
+
+
+def _has_rival(records: list[Record], as_of_offset: int, checkpoint: Record) -> bool:
+    return any(
+        record.follows == checkpoint.follows and as_of_offset <= record.offset < checkpoint.offset for record in records
+    )
+
+
+def _only_early_facts(records: list[Record]) -> bool:
+    """Nothing but what may stand before a RunRequested. Anything else without a base is what is left of a finished run."""
+    return all(
+        record.type in ("CancelRequested", "MessageReceived", "CloseRequested") and record.follows is None
+        for record in records
+    )

@@ -1,0 +1,90 @@
+"""One partition this process owns: its runs, its time, its timers, its low-water mark.
+
+Time is data (design section 2): *now* is the largest append stamp read since our own PartitionOpened came back, plus
+monotonic time since. It never goes back, and without traffic it still goes on.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+
+from runfold.core.restore import Restoring
+from runfold.executor.run import Run
+
+STAMPS_MS = 1_000  # how fine the memory of "which offset was it a minute ago" is
+_order = count()  # breaks ties between timers of the same millisecond
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    number: int
+    position: int = -1  # the next offset to read; -1 before the first record
+    opened_id: str = ""  # our PartitionOpened; its read-back ends the restore
+    restoring: Restoring | None = None  # None: live
+    blocked: str = ""  # why it may not become live
+    assigned_at_ms: int = 0
+    runs: dict[str, Run] = field(default_factory=dict)
+    finished: dict[str, int] = field(default_factory=dict)  # run id: time of its end, oldest first
+    stamp_ms: int = 0  # largest append stamp so far
+    _read_at_ms: int = 0  # monotonic time of that
+    _now_ms: int = 0
+    _timers: list[tuple[int, int, Run]] = field(default_factory=list)
+    _stamps: deque[tuple[int, int]] = field(default_factory=deque)  # (time, offset), one a second
+
+    def read(self, time_ms: int, offset: int) -> int:
+        """A record was read: its event time, which never goes back on a partition."""
+        self.position = offset + 1
+        if time_ms > self.stamp_ms:
+            self.stamp_ms = time_ms
+            if not self._stamps or time_ms - self._stamps[-1][0] >= STAMPS_MS:
+                self._stamps.append((time_ms, offset))
+        return self.stamp_ms
+
+    def see(self, monotonic_ms: int) -> None:
+        """The records up to here were read by this (monotonic) time."""
+        if self.stamp_ms > self._now_ms:
+            self._now_ms = self.stamp_ms
+            self._read_at_ms = monotonic_ms
+
+    def now_ms(self, monotonic_ms: int) -> int:
+        return self._now_ms + max(0, monotonic_ms - self._read_at_ms)
+
+    # ---- timers
+
+    def wake(self, run: Run, at_ms: int) -> None:
+        """Decide about this run at that time, at the latest."""
+        if run.wake_at_ms is None or at_ms < run.wake_at_ms:
+            run.wake_at_ms = at_ms
+            heapq.heappush(self._timers, (at_ms, next(_order), run))
+
+    def due(self, now_ms: int) -> list[Run]:
+        """Runs whose timer passed."""
+        passed: list[Run] = []
+        while self._timers and self._timers[0][0] <= now_ms:
+            at_ms, _, run = heapq.heappop(self._timers)
+            if run.wake_at_ms == at_ms:
+                run.wake_at_ms = None
+                run.must_decide = True
+                passed.append(run)
+        return passed
+
+    def next_timer_ms(self) -> int | None:
+        return self._timers[0][0] if self._timers else None
+
+    # ---- the low-water mark
+
+    def mark(self, finished_memory_ms: int) -> int:
+        """The smallest offset that anything in memory depends on. A parked run names its own base and holds nothing."""
+        horizon_ms = self.stamp_ms - finished_memory_ms
+        while len(self._stamps) > 1 and self._stamps[1][0] <= horizon_ms:
+            self._stamps.popleft()
+        held = min((run.base_offset for run in self.runs.values() if run.state.parked is None), default=self.position)
+        return min(held, self._stamps[0][1] if self._stamps else self.position, self.position)
+
+    def forget_finished(self, finished_memory_ms: int) -> None:
+        horizon_ms = self.stamp_ms - finished_memory_ms
+        for run_id, ended_at_ms in list(self.finished.items()):
+            if ended_at_ms > horizon_ms:
+                break
+            del self.finished[run_id]
