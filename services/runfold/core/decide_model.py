@@ -7,6 +7,7 @@ from runfold.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, MESSAGES_TAKEN
 from runfold.core.phases import Phase
 from runfold.core.state import ModelCall, OpenReply, RunState
 from runfold.core.steps import NOTHING, Decided, Situation, Step
+from runfold.core.transcript import extended_digest
 from runfold.events.types import ModelCallStarted, PhaseEntered, TurnAdvanced
 
 
@@ -39,11 +40,25 @@ def _start_call(state: RunState, *, turn: int, attempt: int) -> Decided:
         turn=turn,
         attempt=attempt,
         model=state.context.model,
-        prompt_digest=state.digest,
+        prompt_digest=prompt_digest(state),
         transcript_length=len(state.transcript) + len(messages),
         messages=messages,
     )
     return Decided([Step(started, Phase.CALLING_MODEL)], None)
+
+
+def prompt_digest(state: RunState) -> str:
+    """The rolling digest of what the model is about to see, before the messages it takes.
+
+    Entries are only ever added, so the state keeps how far it has come: turn 200 costs the same as turn 1.
+    """
+    if not state.digest and state.context is not None:
+        start = f"{state.context.instructions}\0{state.context.version}"
+        state.digest = hashlib.sha256(start.encode()).hexdigest()
+    while state.digested < len(state.transcript):
+        state.digest = extended_digest(state.digest, state.transcript[state.digested])
+        state.digested += 1
+    return state.digest
 
 
 def _decide_attempt(state: RunState, call: ModelCall, situation: Situation) -> Decided:

@@ -4,11 +4,9 @@ A rule answers whether the decision was effective. If not it has changed nothing
 its own state makes ineffective; what can still happen is a fact that landed just before it.
 """
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from runfold.core.fold_facts import joined
 from runfold.core.limits import limits_from
 from runfold.core.phases import BEFORE_MODEL_CALL, DISPATCH_PHASES, ENTERED, PHASES, TOOL_PHASES, Phase
 from runfold.core.state import ModelCall, OpenReply, RunState, ToolCall
@@ -37,9 +35,6 @@ def _context_loaded(state: RunState, record: Record, event: ContextLoaded) -> bo
     state.phase = Phase.LOADING_CONTEXT
     state.context = event
     state.limits = limits_from(event.limits)
-    seen = f"{event.instructions}\0{event.version}\0{state.digest}"
-    state.digest = hashlib.sha256(seen.encode()).hexdigest()
-    state.counters.transcript_chars += len(event.instructions)
     return True
 
 
@@ -68,7 +63,7 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
     if taken is None:
         return False
     for message in taken:
-        joined(state, UserMessage(text=message.text, parts=message.parts, ref=message.ref))
+        state.transcript.append(UserMessage(text=message.text, parts=message.parts, ref=message.ref))
     if event.turn != state.turn:
         state.turn = event.turn
         state.turn_started_at_ms = record.time_ms
@@ -155,7 +150,7 @@ def _close_turn(state: RunState, reply: OpenReply, time_ms: int) -> None:
             Result(position=call.position, name=call.name, output=call.output, outcome=call.outcome)
             for call in reply.calls
         ]
-        joined(state, Results(model_call=reply.model_call, turn=reply.turn, results=results))
+        state.transcript.append(Results(model_call=reply.model_call, turn=reply.turn, results=results))
     state.reply = None
     _stop_clock(state, time_ms)
 

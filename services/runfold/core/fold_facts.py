@@ -11,7 +11,7 @@ from typing import Any
 
 from runfold.core.limits import limits_from
 from runfold.core.state import LateReport, OpenReply, RunState, ToolCall
-from runfold.core.transcript import Entry, Reply, UserMessage, calls_of, extended_digest, parse_arguments, size_of, text_of
+from runfold.core.transcript import Reply, UserMessage, calls_of, parse_arguments, size_of, text_of
 from runfold.events.envelope import Record
 from runfold.events.types import (
     CancelRequested,
@@ -33,13 +33,6 @@ CHARS_PER_TOKEN = 4  # estimate where a provider reports no usage
 NO_ARGUMENTS_SHA256 = hashlib.sha256(b"{}").hexdigest()
 
 
-def joined(state: RunState, entry: Entry) -> None:
-    """One more entry in the transcript."""
-    state.transcript.append(entry)
-    state.digest = extended_digest(state.digest, entry)
-    state.counters.transcript_chars += size_of(entry)
-
-
 def _run_requested(state: RunState, record: Record, event: RunRequested) -> None:
     if state.last:
         return
@@ -48,7 +41,7 @@ def _run_requested(state: RunState, record: Record, event: RunRequested) -> None
     state.requested_at_ms = record.time_ms
     state.traceparent = record.traceparent
     state.limits = limits_from(event.limits)
-    joined(state, UserMessage(text=event.input, parts=event.input_parts, ref=event.input_ref))
+    state.transcript.append(UserMessage(text=event.input, parts=event.input_parts, ref=event.input_ref))
 
 
 def _run_lost(state: RunState, record: Record, event: RunLost) -> None:
@@ -70,7 +63,7 @@ def _model_replied(state: RunState, record: Record, event: ModelReplied) -> None
     text = text_of(event.items)
     is_refusal = any(item.kind == "refusal" for item in event.items)
     is_empty = not calls and not text.strip()
-    joined(state, Reply(model_call=call.id, turn=call.turn, items=event.items))
+    state.transcript.append(Reply(model_call=call.id, turn=call.turn, items=event.items))
     state.reply = OpenReply(
         model_call=call.id,
         turn=call.turn,
@@ -113,7 +106,8 @@ def _charge(state: RunState, event: ModelReplied) -> None:
     if known_in is None and known_out is None and usage.total_tokens is None:
         counters.tokens_estimated = True
         said = sum(len(item.text) + len(item.arguments) for item in event.items)
-        known_in, known_out = counters.transcript_chars // CHARS_PER_TOKEN, said // CHARS_PER_TOKEN
+        sent = sum(size_of(entry) for entry in state.transcript)
+        known_in, known_out = sent // CHARS_PER_TOKEN, said // CHARS_PER_TOKEN
     counters.input_tokens += known_in or 0
     counters.output_tokens += known_out or 0
     counters.tokens += max(usage.total_tokens or 0, (known_in or 0) + (known_out or 0))

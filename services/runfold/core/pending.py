@@ -39,18 +39,21 @@ def completion_id(state: RunState) -> str:
     return f"completed-{state.finished_id}"
 
 
-def completion_of(state: RunState) -> TaskCompleted | None:
-    """The TaskCompleted that is to be published, while it is not reported yet."""
+def completion_of(state: RunState, *, text_max: int | None = None, note: str = "") -> TaskCompleted | None:
+    """The TaskCompleted that is to be published, while it is not reported yet; its text cut if it must be."""
     finished = state.finished
     if finished is None or state.reported:
         return None
     task = state.task
+    result = _result_text(state)
+    if result is not None and text_max is not None and len(result) > text_max:
+        result = result[:text_max] + note
     return TaskCompleted(
         task_id=state.run_id,
         status=finished.status,
         kind=finished.kind,
         reason=finished.reason,
-        result=_result_text(state),
+        result=result,
         refusal=state.answer_is_refusal and finished.status == "completed",
         finish_reason=state.answer_finish_reason if finished.status == "completed" else "",
         totals=finished.totals,

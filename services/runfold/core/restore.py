@@ -46,6 +46,7 @@ class Restoring:
     mark: int
     kept: dict[str, Kept] = field(default_factory=dict)
     finished: dict[str, int] = field(default_factory=dict)  # run id: time of its end
+    baseless: dict[str, list[Record]] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
         """Keep one record of a run. Cheap: this runs for every record of the distance."""
@@ -64,14 +65,31 @@ class Restoring:
                 self.finished[record.run_id] = record.time_ms
                 del self.kept[record.run_id]
 
-    def runs(self, opened: Opener) -> Iterable[tuple[str, Restored]]:
-        """Every run that is still going on, folded; early facts count as a run without a base."""
+    def runs(self, opened: Opener, set_aside: Callable[[str, str], None]) -> Iterable[tuple[str, Restored]]:
+        """Every run that is still going on, folded; early facts count as a run without a base.
+
+        One that cannot be rebuilt at all is handed to `set_aside` with the reason; the others go on.
+        """
         for run_id, run in self.kept.items():
-            restored = rebuilt(run_id, run.records, self.mark, opened)
+            try:
+                restored = rebuilt(run_id, run.records, self.mark, opened)
+            except Exception as error:  # noqa: BLE001  one bad run must not stop its partition
+                set_aside(run_id, f"{type(error).__name__}: {error}")
+                continue
             if restored.state.reported:
                 self.finished[run_id] = run.records[-1].time_ms
             elif restored.state.last or _only_early_facts(run.records):
                 yield run_id, restored
+            else:
+                self.baseless[run_id] = run.records
+
+    def without_base(self) -> list[str]:
+        """Runs, after `runs`, whose beginning is gone and whose end was not seen: they may be lost."""
+        return [run_id for run_id, records in self.baseless.items() if not _ends(records)]
+
+    def wants_whole_log(self) -> bool:
+        """Somebody unparks a run whose base lies before the mark."""
+        return any(record.type == "UnparkRequested" for records in self.baseless.values() for record in records)
 
 
 def rebuilt(run_id: str, records: list[Record], mark: int, opened: Opener) -> Restored:
@@ -139,6 +157,12 @@ def _has_rival(records: list[Record], as_of_offset: int, checkpoint: Record) -> 
     return any(
         record.follows == checkpoint.follows and as_of_offset <= record.offset < checkpoint.offset for record in records
     )
+
+
+def _ends(records: list[Record]) -> bool:
+    """Does the longest chain in these records end with TaskReported, or is nothing of a chain left?"""
+    decisions = [record for record in records if record.follows is not None]
+    return not decisions or any(record.type == "TaskReported" for record in decisions)
 
 
 def _only_early_facts(records: list[Record]) -> bool:

@@ -104,7 +104,6 @@ class Counters:
     output_tokens: int = 0
     tokens_estimated: bool = False
     active_ms: int = 0
-    transcript_chars: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +121,8 @@ class RunState:
     limits: Limits = field(default_factory=Limits)
     # the conversation
     transcript: list[Entry] = field(default_factory=list)
-    digest: str = ""
+    digest: str = ""  # of the instructions and the first `digested` entries: a memo of `prompt_digest`
+    digested: int = 0
     mailbox: list[MessageReceived] = field(default_factory=list)
     turn: int = 0
     turn_started_at_ms: int = -1  # -1: not in a turn

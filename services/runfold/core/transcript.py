@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from runfold.events.types import BlobRef, Item
@@ -111,6 +112,7 @@ def check_order(transcript: Sequence[Entry]) -> str | None:
     return None
 
 
+@lru_cache(maxsize=512)  # each is asked three times in a row: by two folds and one decision
 def parse_arguments(text: str) -> tuple[str, dict[str, Any] | None, str]:
     """A call's arguments as models write them: (JSON text to use, the object, what is wrong).
 
@@ -135,5 +137,4 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_constant=_refused)
+_loads = json.JSONDecoder(parse_constant=_refused).decode

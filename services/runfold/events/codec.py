@@ -136,7 +136,7 @@ class Codec:
         source = BytesIO(value)
         source.seek(start)
         try:
-            read = fastavro.schemaless_reader(source, writer, reader)
+            read: Any = fastavro.schemaless_reader(source, writer, reader)
             event: Event = form.to_value(read)
         except Exception as error:  # noqa: BLE001  fastavro raises whatever a bad byte leads to: EOFError to IndexError
             raise Undecodable(f"{form.name}: the body does not fit its schema ({type(error).__name__})") from error

@@ -5,9 +5,9 @@ decisions also `follows` (the id of the decision it builds on), `revision` (its 
 phase the run is in after it). A record with `follows` is a decision; without, a fact. Acceptance needs nothing else.
 """
 
-import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from os import urandom
 
 from runfold.events.types import Event
 
@@ -39,7 +39,7 @@ class Record:
 
 def new_event_id() -> str:
     """128 random bits, in hex."""
-    return secrets.token_hex(16)
+    return urandom(16).hex()
 
 
 def rfc3339(time_ms: int) -> str:

@@ -1,0 +1,165 @@
+"""Taking partitions over and giving them back: where to start reading, what is committed, when a partition is live.
+
+The group's commit holds the true position; its metadata string holds which log that was and the low-water mark
+(design section 5). A mark of another log, or none, is worth nothing: then the partition is read from its start, and
+that is said. A mark that lies before the start of the log means that runs may have lost their beginning.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runfold.core.restore import Restored, Restoring
+from runfold.events.envelope import Record
+from runfold.events.types import PartitionOpened
+from runfold.executor.partition import Partition
+from runfold.executor.run import Run, new_run
+from runfold.executor.settings import ExecutorSettings
+from runfold.executor.writer import Writer
+from runfold.ports import Clock, Committed, LogIdentity, Permanent, RunLog
+
+START_OF_LOG = -2
+METADATA_BYTES_MAX = 4_095  # of Kafka: offset.metadata.max.bytes
+
+
+def mark_metadata(identity: LogIdentity, mark: int) -> str:
+    found = {"cluster": identity.cluster, "topic": identity.topic, "partitions": identity.partitions, "mark": mark}
+    return json.dumps(found, separators=(",", ":"))
+
+
+def read_mark(committed: Committed, identity: LogIdentity) -> tuple[int | None, str]:
+    """The mark, or None and why there is none. Raises Permanent if the number of partitions changed."""
+    if not committed.metadata:
+        return None, "no low-water mark was committed"
+    try:
+        found = json.loads(committed.metadata)
+        same = (found["cluster"], found["topic"]) == (identity.cluster, identity.topic)
+        mark, partitions = int(found["mark"]), int(found["partitions"])
+    except (ValueError, KeyError, TypeError):
+        return None, "the commit's metadata is not ours"
+    if not same:
+        return None, "the low-water mark is of another cluster or topic"
+    if partitions != identity.partitions:
+        raise Permanent(
+            f"run-events has {identity.partitions} partitions, but was recorded with {partitions}: runs would change "
+            "partition. Recreate the topic with the recorded number, or start with a new prefix"
+        )
+    return mark, ""
+
+
+@dataclass(slots=True)
+class Ownership:
+    """The partitions of one executor. `tell` says things to people; `stop_run` ends a run's work in this process."""
+
+    log: RunLog
+    writer: Writer
+    clock: Clock
+    settings: ExecutorSettings
+    tell: Callable[[str], None]
+    stop_run: Callable[[Run], None]
+    open_body: Callable[[Record], None]
+    partitions: dict[int, Partition] = field(default_factory=dict)
+    takeovers: int = 0
+
+    # ---- the listener's half that moves partitions
+
+    def assigned(self, partitions: Mapping[int, Committed]) -> dict[int, int]:
+        return {number: self._take_over(number, committed) for number, committed in partitions.items()}
+
+    def revoked(self, partitions: Sequence[int], *, lost: bool) -> None:
+        """Drop everything of these partitions; what had begun still reports."""
+        if not lost:
+            self.commit(partitions, wait=True)
+        for number in partitions:
+            partition = self.partitions.pop(number, None)
+            if partition is not None:
+                for run in partition.runs.values():
+                    self.stop_run(run)
+
+    def _take_over(self, number: int, committed: Committed) -> int:
+        mark, problem = read_mark(committed, self.log.identity)
+        first = self.log.start_of(number)
+        partition = Partition(number=number)
+        if mark is None:
+            if problem and committed.offset >= 0:
+                self.tell(f"partition {number}: {problem}; reading it from its start")
+            mark = first
+        elif mark < first:
+            partition.blocked = f"the low-water mark {mark} lies before the start of the log {first}"
+            mark = first
+        self.partitions[number] = partition
+        self.begin_restore(partition, mark)
+        return mark
+
+    def begin_restore(self, partition: Partition, mark: int) -> None:
+        partition.restoring = Restoring(mark=mark)
+        partition.position = mark
+        partition.runs.clear()
+        self.open_partition(partition)
+
+    def open_partition(self, partition: Partition) -> None:
+        """Append the record whose read-back ends the restore and gives the first *now*."""
+        opened = PartitionOpened(owner=self.settings.name)
+        record = self.writer.fact(partition.number, "", opened, 0)
+        partition.opened_id = record.event_id
+
+    def restart(self, partition: Partition, mark: int) -> None:
+        """Drop all state of a partition and restore it again."""
+        for run in partition.runs.values():
+            self.stop_run(run)
+        self.begin_restore(partition, mark)
+        self.log.seek(partition.number, mark)
+
+    # ---- from restoring to live
+
+    def go_live(self, partition: Partition, opened: Record, set_aside: Callable[[str, str], None]) -> list[Run]:
+        """Our PartitionOpened came back: everything before it is folded. Answers the runs to decide about."""
+        restoring = partition.restoring
+        if restoring is None:
+            return []
+        found: list[tuple[str, Restored]] = []
+        for run_id, kept in restoring.runs(self.open_body, set_aside):
+            found.append((run_id, kept))
+        lost = restoring.without_base()
+        if partition.blocked and lost:
+            self.tell(
+                f"partition {partition.number} is not started: {partition.blocked}, and {len(lost)} runs lost their "
+                "beginning. `runfold doctor --accept-loss` ends each of them as failed"
+            )
+            return []
+        if partition.blocked == "" and restoring.wants_whole_log() and restoring.mark > (
+            first := self.log.start_of(partition.number)
+        ):
+            self.tell(f"partition {partition.number}: a parked run is taken up again; reading from the start of the log")
+            self.restart(partition, first)
+            return []
+        partition.restoring = None
+        partition.blocked = ""
+        partition.see(self.clock.monotonic_ms())
+        partition.assigned_at_ms = partition.stamp_ms
+        partition.finished = dict(sorted(restoring.finished.items(), key=_by_time))
+        for run_id, kept in found:
+            partition.runs[run_id] = new_run(kept.state, partition.number, kept.base_offset, opened.time_ms)
+        self.takeovers += bool(found)
+        return list(partition.runs.values())
+
+    # ---- commits
+
+    def commit(self, partitions: Sequence[int], *, wait: bool) -> None:
+        """Commit the true position of live partitions, the mark beside it."""
+        positions = {}
+        for number in partitions:
+            partition = self.partitions.get(number)
+            if partition is None or partition.restoring is not None or partition.position < 0:
+                continue
+            mark = partition.mark(self.settings.finished_memory_ms)
+            metadata = mark_metadata(self.log.identity, mark)
+            # A string that does not fit is left out: the next owner then reads from the start, and says so.
+            fits = len(metadata.encode()) <= METADATA_BYTES_MAX
+            positions[number] = Committed(partition.position, metadata if fits else "")
+        if positions:
+            self.log.commit(positions, wait=wait)
+
+
+def _by_time(finished: tuple[str, int]) -> int:
+    return finished[1]
