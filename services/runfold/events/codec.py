@@ -1,4 +1,4 @@
-"""Events to Avro bytes and back. The only user of fastavro.
+"""Events to Avro bytes (`encoder.py`) and back. The only user of fastavro.
 
 Two framings (readers accept both):
 
@@ -24,6 +24,7 @@ import fastavro
 from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
 
 from runfold.events import types
+from runfold.events.encoder import Encoder, encoder_of
 from runfold.events.types import DECISIONS, FACTS, OTHERS, Event
 
 SINGLE_OBJECT = b"\xc3\x01"
@@ -47,16 +48,13 @@ class SchemaIds(Protocol):
 
 
 class _Form:
-    """One event type: its class, current schema, and the functions between value, dict and bytes."""
+    """One event type for reading: its current schema, and the function from fastavro's dict to the value."""
 
-    __slots__ = ("cls", "name", "prefix", "schema", "to_dict", "to_value")
+    __slots__ = ("name", "schema", "to_value")
 
-    def __init__(self, cls: type, schema: Schema, prefix: bytes) -> None:
-        self.cls = cls
+    def __init__(self, cls: type, schema: Schema) -> None:
         self.name = cls.__name__
         self.schema = schema
-        self.prefix = prefix
-        self.to_dict = _to_dict(cls)
         self.to_value = _to_value(cls)
 
 
@@ -94,13 +92,15 @@ class Codec:
     def __init__(self, registry: SchemaIds | None = None, schemas: dict[str, list[Schema]] | None = None) -> None:
         self._registry = registry
         self._forms: dict[type, _Form] = {}
+        self._encoders: dict[type, Encoder] = {}
         self._writers: dict[bytes, tuple[Schema, _Form]] = {}
         for name, versions in (schemas or released_schemas()).items():
             cls = TYPES.get(name)
             if cls is None:
                 continue
             current = fastavro.parse_schema(versions[-1])
-            form = _Form(cls, current, self._prefix(name, versions[-1]))
+            form = _Form(cls, current)
+            self._encoders[cls] = encoder_of(versions[-1], self._prefix(name, versions[-1]))
             self._forms[cls] = form
             for version in versions:
                 self._writers[SINGLE_OBJECT + fingerprint_of(version)] = (fastavro.parse_schema(version), form)
@@ -113,11 +113,7 @@ class Codec:
 
     def encode(self, event: Event) -> bytes:
         """The framed bytes of an event. Raises UnicodeEncodeError for a lone surrogate: sanitise at the ingress."""
-        form = self._forms[type(event)]
-        out = BytesIO()
-        out.write(form.prefix)
-        fastavro.schemaless_writer(out, form.schema, form.to_dict(event))
-        return out.getvalue()
+        return self._encoders[type(event)](event)
 
     def decode(self, value: bytes) -> Event:
         """The event in these bytes. Raises Undecodable."""
@@ -162,23 +158,13 @@ class Codec:
         return self._writers[key]
 
 
-# ---- values and dicts. Each class gets one generated function each way: a generic walk was four times slower.
-
-
-def _to_dict(cls: type) -> Callable[[Any], dict[str, Any]]:
-    scope: dict[str, Any] = {}
-    parts = [f"{name!r}: {_outward(hint, f'e.{name}', scope)}" for name, hint in _hints(cls)]
-    return _compiled(f"lambda e: {{{', '.join(parts)}}}", scope)
+# ---- dicts to values. Each class gets one generated function: a generic walk was four times slower.
 
 
 def _to_value(cls: type) -> Callable[[dict[str, Any]], Any]:
     scope: dict[str, Any] = {"cls": cls}
     parts = [f"{name}={_inward(hint, f'd[{name!r}]', scope)}" for name, hint in _hints(cls)]
-    return _compiled(f"lambda d: cls({', '.join(parts)})", scope)
-
-
-def _compiled(source: str, scope: dict[str, Any]) -> Callable[[Any], Any]:
-    function: Callable[[Any], Any] = eval(source, scope)  # noqa: S307  built from our own field names only
+    function: Callable[[dict[str, Any]], Any] = eval(f"lambda d: cls({', '.join(parts)})", scope)  # noqa: S307  our own names
     return function
 
 
@@ -187,30 +173,17 @@ def _hints(cls: type) -> list[tuple[str, Any]]:
     return [(field.name, hints[field.name]) for field in fields(cls)]
 
 
-def _outward(hint: Any, value: str, scope: dict[str, Any]) -> str:
-    inner, shape = _nested(hint)
-    if inner is None:
-        return value
-    name = f"out_{inner.__name__}"
-    scope[name] = _to_dict(inner)
-    return _applied(shape, name, value)
-
-
 def _inward(hint: Any, value: str, scope: dict[str, Any]) -> str:
     inner, shape = _nested(hint)
     if inner is None:
         return value
     name = f"in_{inner.__name__}"
     scope[name] = _to_value(inner)
-    return _applied(shape, name, value)
-
-
-def _applied(shape: str, function: str, value: str) -> str:
     if shape == "list":
-        return f"[{function}(x) for x in {value}]"
+        return f"[{name}(x) for x in {value}]"
     if shape == "optional":
-        return f"None if {value} is None else {function}({value})"
-    return f"{function}({value})"
+        return f"None if {value} is None else {name}({value})"
+    return f"{name}({value})"
 
 
 def _nested(hint: Any) -> tuple[type | None, str]:
