@@ -106,8 +106,10 @@ def _charge(state: RunState, event: ModelReplied) -> None:
     if known_in is None and known_out is None and usage.total_tokens is None:
         counters.tokens_estimated = True
         said = sum(len(item.text) + len(item.arguments) for item in event.items)
-        sent = sum(size_of(entry) for entry in state.transcript)
-        known_in, known_out = sent // CHARS_PER_TOKEN, said // CHARS_PER_TOKEN
+        for entry in state.transcript[counters.sized_entries :]:
+            counters.sized_chars += size_of(entry)
+        counters.sized_entries = len(state.transcript)
+        known_in, known_out = counters.sized_chars // CHARS_PER_TOKEN, said // CHARS_PER_TOKEN
     counters.input_tokens += known_in or 0
     counters.output_tokens += known_out or 0
     counters.tokens += max(usage.total_tokens or 0, (known_in or 0) + (known_out or 0))

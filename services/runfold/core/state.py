@@ -103,6 +103,8 @@ class Counters:
     input_tokens: int = 0
     output_tokens: int = 0
     tokens_estimated: bool = False
+    sized_entries: int = 0  # of the transcript, whose characters are counted: only where a provider is silent
+    sized_chars: int = 0
     active_ms: int = 0
 
 

@@ -13,6 +13,7 @@ from runfold.events.types import Event
 
 Headers = list[tuple[str, bytes]]
 TYPE_PREFIX = "runfold."
+EVENT_ID_AT = 1  # where `HeaderWriter` puts ce_id
 
 
 class NotAnEvent(Exception):

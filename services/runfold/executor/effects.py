@@ -156,7 +156,7 @@ class Effects:
                 model_call=late.model_call, position=late.position, dispatch=late.dispatch, report=late.report
             )
             event_id = f"late-{late.report}"
-            if event_id not in self.writer.unread:
+            if not self.writer.is_unread(event_id):
                 self.writer.fact(run.partition, run.state.run_id, event, now_ms, event_id=event_id)
 
     def record_late_report(self, partition: int, record: Record, report: ToolReported) -> None:

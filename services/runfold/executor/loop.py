@@ -34,7 +34,7 @@ from runfold.executor.effects import Effects
 from runfold.executor.ownership import Ownership
 from runfold.executor.partition import Partition
 from runfold.executor.quarantine import Quarantine
-from runfold.executor.run import Run, Sent, new_run
+from runfold.executor.run import Run, new_run
 from runfold.executor.settings import ExecutorSettings
 from runfold.executor.writer import Writer
 from runfold.ports import Clock, Committed, Delivery, InvariantViolation, RunLog
@@ -162,16 +162,21 @@ class Executor:
     def _read(self, partition: Partition, delivery: Delivery) -> None:
         time_ms = partition.read(delivery.time_ms, delivery.offset)
         self.counts.records += 1
-        try:
-            record = read_envelope(
-                delivery.partition, delivery.offset, time_ms, delivery.key, delivery.value, delivery.headers
-            )
-        except NotAnEvent as error:
-            self.quarantine.put(delivery, str(error))
-            return
+        own = self.writer.read_back(delivery.headers)
+        if own is not None:
+            record = own
+            record.offset = delivery.offset
+            record.time_ms = time_ms
+        else:
+            try:
+                record = read_envelope(
+                    delivery.partition, delivery.offset, time_ms, delivery.key, delivery.value, delivery.headers
+                )
+            except NotAnEvent as error:
+                self.quarantine.put(delivery, str(error))
+                return
         if not record.run_id:
             if record.event_id == partition.opened_id:
-                self.writer.unread.pop(record.event_id, None)
                 for run in self.ownership.go_live(partition, record, self._cannot_restore):
                     self._touched[run] = None
             return
@@ -180,21 +185,13 @@ class Executor:
             return
         known = partition.runs.get(record.run_id) or self._met(partition, record)
         if known is not None:
-            self._take_live(partition, known, record)
-
-    def _take_live(self, partition: Partition, run: Run, record: Record) -> None:
-        unread = self.writer.unread.pop(record.event_id, None) if self.writer.unread else None
-        if unread is not None:
-            record.body = unread.event
-        elif run.in_flight and run.in_flight[0].event_id == record.event_id:
-            record.body = run.in_flight[0].event
-        else:
-            self._open_body(record)
-        self._touched[run] = None
-        try:
-            self._take(partition, run, record, is_ours=unread is not None)
-        except Exception as error:  # noqa: BLE001  a bug that one run meets must not stop its partition
-            self._set_aside(run, record.offset, error)
+            self._touched[known] = None
+            try:
+                if own is None:
+                    self._open_body(record)
+                self._take(partition, known, record, is_ours=own is not None)
+            except Exception as error:  # noqa: BLE001  a bug that one run meets must not stop its partition
+                self._set_aside(known, record.offset, error)
 
     def _met(self, partition: Partition, record: Record) -> Run | None:
         """A record of a run that is not in memory: its beginning, an early fact, or what comes after its end."""
@@ -227,7 +224,7 @@ class Executor:
         taken = take(state, record)
         if taken is FACT:
             self._took_fact(run, record, is_ours=is_ours)
-        elif run.in_flight and run.in_flight[0].event_id == record.event_id:
+        elif run.in_flight and run.in_flight[0] is record:
             run.in_flight.popleft()
             if taken is EFFECTIVE:
                 self._came_back(partition, run, record)
@@ -361,7 +358,7 @@ class Executor:
     def _append(self, partition: Partition, run: Run, step: Step, now_ms: int) -> None:
         ahead = run.ahead
         record = self.writer.decide(partition.number, ahead, step.event, step.phase, now_ms)
-        run.in_flight.append(Sent(record.event_id, step.event))
+        run.in_flight.append(record)
         take(ahead, record)
         if isinstance(step.event, ModelCallStarted):
             run.ours.add(record.event_id)
@@ -442,4 +439,4 @@ class Executor:
 
 
 def _has_settles_in_flight(run: Run) -> bool:
-    return any(isinstance(sent.event, ToolSettled) for sent in run.in_flight)
+    return any(isinstance(sent.body, ToolSettled) for sent in run.in_flight)

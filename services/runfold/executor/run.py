@@ -9,15 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from runfold.core.state import RunState, copied
-from runfold.events.types import Decision
-
-
-@dataclass(slots=True)
-class Sent:
-    """A decision on its way."""
-
-    event_id: str
-    event: Decision
+from runfold.events.envelope import Record
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +18,7 @@ class Run:
     ahead: RunState
     partition: int
     base_offset: int  # reading from here rebuilds the state
-    in_flight: deque[Sent] = field(default_factory=deque)
+    in_flight: deque[Record] = field(default_factory=deque)  # own decisions on their way, oldest first
     ours: set[str] = field(default_factory=set)  # decisions made by this process since the assignment
     model_calls: set[str] = field(default_factory=set)  # started here, no outcome seen
     to_start: list[str] = field(default_factory=list)  # dispatches read back, not started yet
