@@ -1,0 +1,82 @@
+"""What every Kafka client of ours is configured with, and which of librdkafka's errors end a process.
+
+librdkafka heals what can be healed by itself: lost connections, moved leaders, a coordinator that starts up. What it
+reports beyond that is either about one partition (see `kafka.py`) or final.
+"""
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+
+from runfold.ports import Permanent
+
+DELIVERY_TIMEOUT_MS = 30_000
+EVENT_BYTES_MAX = 1_000_000  # as the topic's max.message.bytes: refused here, it costs nothing
+OTHER_BYTES_MAX = 5 * 1024 * 1024  # a quarantined request
+QUEUE_RECORDS_MAX = 200_000
+Config = dict[str, object]
+
+FINAL = {
+    KafkaError._AUTHENTICATION: "check the user and password for Kafka",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this user READ, WRITE and DESCRIBE on Runfold's topics",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the consumer group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant this user IDEMPOTENT_WRITE on the cluster",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic was deleted; create the topics again and restart",
+    KafkaError.FENCED_INSTANCE_ID: "another process of the same name joined the group; give each its own name",
+    KafkaError._FENCED: "another process of the same name took over; give each its own name",
+}
+
+
+def final_problem(error: KafkaError, doing: str) -> Permanent | None:
+    """What to die of, if this error does not pass by itself."""
+    advice = FINAL.get(error.code())
+    if advice is None and not error.fatal():
+        return None
+    return Permanent(f"cannot go on {doing}: {error.str()}; {advice or 'restart this process'}")
+
+
+def client_config(bootstrap: str, name: str | None, client: Mapping[str, str] | None) -> Config:
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": name or "runfold",
+        "socket.nagle.disable": True,  # records are small and somebody waits for each
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 3,
+        **(client or {}),
+    }
+
+
+def producer_config(common: Config) -> Config:
+    return {
+        "acks": "all",
+        "enable.idempotence": True,  # order within a partition, and no repeats by retrying
+        "partitioner": "murmur2_random",
+        "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "compression.type": "none",
+        "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
+        "queue.buffering.max.kbytes": 512 * 1024,
+        **common,
+    }
+
+
+def consumer_config(common: Config, group: str, name: str | None) -> Config:
+    config: Config = {
+        "group.id": group,
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 1000,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # never jump by itself: see `on_truncated`
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 100,  # a new or sought partition waits for the fetch under way; idle it is 10 requests/s
+        "fetch.queue.backoff.ms": 5,  # by default a full queue pauses fetching for a whole second
+        "fetch.error.backoff.ms": 50,
+        "check.crcs": False,  # TCP and the broker check already; the codec refuses what is broken
+        **common,
+    }
+    if name is not None:
+        config["group.instance.id"] = name
+    return config
