@@ -30,7 +30,9 @@ FINAL = {
 def final_problem(error: KafkaError, doing: str) -> Permanent | None:
     """What to die of, if this error does not pass by itself."""
     advice = FINAL.get(error.code())
-    if advice is None and not error.fatal():
+    if error.code() == KafkaError._FATAL and "group.instance.id" in error.str():
+        advice = FINAL[KafkaError.FENCED_INSTANCE_ID]  # a consumer's fatal error hides the code of its cause
+    if advice is None and not error.fatal() and error.code() != KafkaError._FATAL:
         return None
     return Permanent(f"cannot go on {doing}: {error.str()}; {advice or 'restart this process'}")
 

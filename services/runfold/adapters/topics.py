@@ -4,6 +4,7 @@ What must hold is written here once and checked at every start: runs never chang
 their requests, time on run-events is the broker's. Anything else about an existing topic is its operator's choice.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # two are pub
 from runfold.ports import LogIdentity, Permanent, Transient
 
 TIMEOUT_S = 30.0
+PROPAGATION_S = 3.0  # until every broker has heard of a new topic; a few ms as a rule
+PROPAGATION_PAUSE_S = 0.02
 DAY_MS = 24 * 60 * 60 * 1000
 REQUEST_BYTES_MAX = 4 * 1024 * 1024 + 64 * 1024  # a request of 4 MiB, with room for key and headers
 EVENT_BYTES_MAX = 1_000_000  # Kafka's usual bound; an event is at most 900 KiB
@@ -90,13 +93,17 @@ def ensure_topics(
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _translated(error, f"create the topic {name}") from error
             existed.append(name)
+    try:
+        _described(admin, list(names.all()))
+    except KafkaException as error:
+        raise _translated(error, "find the topics created just now") from error
     if existed:
         _check(admin, names, {name: wanted[name] for name in existed}, run_partitions)
     return names
 
 
 def delete_topics(bootstrap: str, names: TopicNames, client: Mapping[str, str] | None = None) -> None:
-    """Delete all five with everything in them. Those that are not there are no error."""
+    """Delete all five with everything in them, and wait until they are gone. Missing ones are no error."""
     admin = _admin(bootstrap, client)
     deleted = admin.delete_topics(list(names.all()), operation_timeout=TIMEOUT_S)
     for name, future in deleted.items():
@@ -105,6 +112,12 @@ def delete_topics(bootstrap: str, names: TopicNames, client: Mapping[str, str] |
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise _translated(error, f"delete the topic {name}") from error
+    ends_at = time.monotonic() + PROPAGATION_S
+    while time.monotonic() < ends_at:  # a topic made anew too soon would answer with its old id
+        found = admin.list_topics(timeout=TIMEOUT_S).topics
+        if not any(name in found for name in names.all()):
+            return
+        time.sleep(PROPAGATION_PAUSE_S)
 
 
 def log_identity(bootstrap: str, topic: str, client: Mapping[str, str] | None = None) -> LogIdentity:
@@ -177,8 +190,16 @@ def _check(admin: AdminClient, names: TopicNames, existing: Mapping[str, _Wanted
 
 
 def _described(admin: AdminClient, topics: list[str]) -> dict[str, Any]:
-    futures = admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
-    return {name: future.result() for name, future in futures.items()}
+    """What the brokers know of these topics. One created just now may be unknown to some of them for a moment."""
+    ends_at = time.monotonic() + PROPAGATION_S
+    while True:
+        futures = admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
+        try:
+            return {name: future.result() for name, future in futures.items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > ends_at:
+                raise
+        time.sleep(PROPAGATION_PAUSE_S)
 
 
 def _settings(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
