@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from runfold.adapters.openai_chat import ChatModel, ChatOptions
+from runfold.adapters.scripted_model import FunctionModel
 from runfold.core.transcript import Entry, Reply, UserMessage
 from runfold.dev.model_server import ModelServer
+from runfold.dev.script import ScriptError
 from runfold.events.types import BlobRef, Item, ModelFailed, ModelReplied, ToolSpec
 from runfold.ports import InvariantViolation, ModelOutcome, ModelRequest
 
@@ -268,3 +270,48 @@ def test_a_server_that_is_not_there(connect: Callable[..., ChatModel]) -> None:
     failed = failure(outcome_of(model, request("plain")))
     model.close()
     assert (failed.kind, failed.retryable) == ("transient", True)
+
+
+def test_the_scripted_server_counts_replies_in_the_history(connect: Callable[..., ChatModel]) -> None:
+    """A caller that was restarted gets the same reply; beyond the end is a plain error."""
+    model = connect()
+    said = Reply(model_call="c", turn=1, items=[Item(kind="text", text="hello")])
+    again = [replied(outcome_of(model, request("plain", UserMessage(text="go"), said, run="again"))) for _ in range(2)]
+    assert [reply.items[0].text for reply in again] == ["bye", "bye"]
+    assert failure(outcome_of(model, request("plain", UserMessage(text="go"), said, said))).kind == "bad_request"
+
+
+def test_the_scripted_server_can_count_replies_given() -> None:
+    """For replies that leave no trace in the history; a spoilt attempt does not count."""
+    script = {"m": [{"text": ""}, {"text": "second", "fault": {"status": 500}}]}
+    with ModelServer(script, count_replies=True, last_only=True) as server:
+        model = ChatModel(ChatOptions(base_url=server.base_url))
+        outcomes = [outcome_of(model, request("m")) for _ in range(3)]
+        model.close()
+        assert len(server.requests) == 1
+    assert replied(outcomes[0]).items == []
+    assert failure(outcomes[1]).kind == "transient"
+    assert replied(outcomes[2]).items[0].text == "second"
+
+
+@pytest.mark.parametrize(
+    ("script", "place"),
+    [
+        ({"m": [{"txt": "x"}]}, "m.0.txt"),
+        ({"m": [{"fault": {"status": 200}}]}, "m.0.fault.status"),
+        ({"m": {"text": "x"}}, "m"),
+        ({"m": [{"text": "x", "sse": "y"}]}, "either made"),
+    ],
+)
+def test_a_malformed_script_says_where(script: dict[str, Any], place: str) -> None:
+    """Before anything is served."""
+    with pytest.raises(ScriptError, match=place):
+        ModelServer(script)
+
+
+def test_a_function_is_a_model() -> None:
+    """It answers from `start`."""
+    reply = ModelReplied(model_call="run/1", items=[], finish_reason="stop")
+    model = FunctionModel(lambda asked: reply if asked.model == "m" else pytest.fail("another model"))
+    assert model.start(request("m"), lambda _outcome: None, lambda _offset, _text: None) is reply
+    model.stop("run/1")

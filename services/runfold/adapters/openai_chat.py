@@ -23,6 +23,7 @@ import httpx2
 from openai import APIConnectionError, APIError, AsyncOpenAI, AsyncStream
 
 from runfold.adapters.chat_assembler import ChatAssembler, IncompleteReply, ProviderError
+from runfold.adapters.chat_clients import Clients
 from runfold.adapters.chat_errors import Failure, Stage, failure_of
 from runfold.adapters.chat_history import (
     HistoryStyle,
@@ -62,7 +63,7 @@ class ChatOptions:
     extra_headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     extra_body: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # temperature and the like
     style: HistoryStyle = field(default_factory=HistoryStyle)
-    in_flight_max: int = 512  # sockets of one process; below the package's own pool of 1000
+    in_flight_max: int = 512  # sockets of one process
     stall_s: float = 60.0  # of a stream: longest wait for the next bytes
 
 
@@ -136,12 +137,7 @@ class ChatModel:
     def __init__(self, options: ChatOptions, blobs: Blobs | None = None) -> None:
         self._options = options
         self._blobs = blobs
-        self._client = AsyncOpenAI(
-            base_url=options.base_url,
-            api_key=options.api_key or "none",  # the package insists on one; local servers do not look
-            max_retries=0,
-            default_headers=dict(options.extra_headers),
-        )
+        self._clients = Clients(base_url=options.base_url, api_key=options.api_key, headers=options.extra_headers)
         self._places = asyncio.Semaphore(options.in_flight_max)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # touched on the loop's thread only
         self._loop = asyncio.new_event_loop()
@@ -186,7 +182,7 @@ class ChatModel:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.close()
+        await self._clients.close()
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 
@@ -207,7 +203,8 @@ class ChatModel:
             async with asyncio.timeout(attempt.request.time_limit_s) as limit, self._places:
                 if unloaded(attempt.messages):
                     await asyncio.to_thread(self._load, attempt.messages)
-                await self._read(attempt, encoded(self._body(attempt)), limit)
+                with self._clients.lent() as client:
+                    await self._read(client, attempt, limit)
         except Exception as caught:  # noqa: BLE001 (whatever a read raises is an outcome)
             error = caught
         attempt.done(attempt.outcome_after(error))
@@ -235,11 +232,12 @@ class ChatModel:
             body["stream_options"] = {"include_usage": True}
         return body | dict(options.extra_body)
 
-    async def _read(self, attempt: _Attempt, body: bytes, limit: asyncio.Timeout) -> None:
+    async def _read(self, client: AsyncOpenAI, attempt: _Attempt, limit: asyncio.Timeout) -> None:
         """Send the request and put the reply in. Ends early with a reply that no record could hold."""
+        body = encoded(self._body(attempt))
         attempt.stage = Stage.SENT
         # Also for a whole reply: the package's stream gives the raw body and the headers.
-        stream = await self._client.post(
+        stream = await client.post(
             "/chat/completions",
             cast_to=object,
             content=body,

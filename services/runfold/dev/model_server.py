@@ -5,6 +5,7 @@ demonstrations, and listens on loopback unless told otherwise.
 """
 
 import argparse
+import logging
 import socket
 import sys
 import threading
@@ -76,8 +77,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _config(app: ScriptedApp) -> uvicorn.Config:
-    # A cut is an exception on purpose, hence no log of it.
-    return uvicorn.Config(app, log_config=None, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=logging.CRITICAL + 1,  # a cut is an exception on purpose
+        lifespan="off",
+        timeout_keep_alive=60,  # longer than clients keep a connection: else both end it at once, and a call is lost
+        timeout_graceful_shutdown=1,
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ request's model. It speaks ASGI itself: a cut connection and a client that goes 
 
 import asyncio
 import json
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
@@ -50,6 +51,7 @@ class ScriptedApp:
 
     def __init__(self, script: Script, *, count_replies: bool = False, last_only: bool = False) -> None:
         self.disconnects = 0  # clients that went away before the reply was whole
+        self.disconnected = threading.Event()  # set at the first one, for tests that wait for it
         self.requests_total = 0
         self._script = script
         self._count_replies = count_replies
@@ -110,7 +112,9 @@ class ScriptedApp:
             is_whole = False
         finally:
             watcher.cancel()
-        self.disconnects += not is_whole
+        if not is_whole:
+            self.disconnects += 1
+            self.disconnected.set()
         if fault is None:
             self._replies[exchange.run] = exchange.position + 1
 
@@ -168,7 +172,8 @@ class _Exchange:
         return await self._send_pieces(reply.status, SSE, _spoilt(lines, fault, send_done=reply.send_done), fault)
 
     async def _send_pieces(self, status: int, media: str, pieces: list[str], fault: Fault) -> bool:
-        payloads = [piece.encode() for piece in ([] if fault.empty else pieces)]
+        # Recorded text may hold escaped bytes that are no UTF-8: they go out as they were.
+        payloads = [piece.encode(errors="surrogateescape") for piece in ([] if fault.empty else pieces)]
         is_plain = fault.trickle_ms is None and fault.cut_after_chunks is None and fault.cut_after_bytes is None
         if is_plain:  # at once: a test with thousands of calls pays for every send
             await _whole(self._send, status, b"".join(payloads), media=media, request_id=self._request_id)
