@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from runfold.core.decide import decide
 from runfold.core.fold import EFFECTIVE, FACT, VOID, WITHOUT_EFFECT, Taken, take
 from runfold.core.phases import Phase
+from runfold.core.restore import Ended
 from runfold.core.state import Halt, RunState
 from runfold.core.steps import Catalog, Situation, Step
 from runfold.events.codec import Codec, Undecodable
@@ -179,11 +180,15 @@ class Executor:
             if record.event_id == partition.opened_id:
                 for run in self.ownership.go_live(partition, record, self._cannot_restore):
                     self._touched[run] = None
+                if partition.position <= record.offset:  # read once more, from further back
+                    self._restarted.add(partition.number)
             return
         if partition.restoring is not None:
             partition.restoring.take(record)
             return
-        known = partition.runs.get(record.run_id) or self._met(partition, record)
+        known = partition.runs.get(record.run_id)
+        if known is None or (record.type == "UnparkRequested" and not known.state.last):
+            known = self._met(partition, record)
         if known is not None:
             self._touched[known] = None
             try:
@@ -209,7 +214,9 @@ class Executor:
         return run
 
     def _met_finished(self, partition: Partition, record: Record) -> None:
-        """Terminal is terminal; a late report is still marked as late."""
+        """Terminal is terminal; a late report is still marked as late, a repeated request remembered as one."""
+        if record.type in BEGINNINGS:
+            partition.finished[record.run_id].repeated_at = record.offset
         if record.type == "ToolReported":
             self._open_body(record)
             if isinstance(record.body, ToolReported):
@@ -282,7 +289,7 @@ class Executor:
             self.counts.checkpoints += body.part == body.parts
             run.must_decide = True
         elif isinstance(body, TaskReported):
-            partition.finished[record.run_id] = record.time_ms
+            partition.finished[record.run_id] = Ended(record.time_ms, record.offset)
             self.counts.ended += 1
             if not run.state.late:
                 partition.runs.pop(record.run_id, None)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runfold.core.restore import Restored, Restoring
+from runfold.core.restore import Ended, Restored, Restoring
 from runfold.events.envelope import Record
 from runfold.events.types import PartitionOpened
 from runfold.executor.partition import Partition
@@ -93,8 +93,7 @@ class Ownership:
 
     def begin_restore(self, partition: Partition, mark: int) -> None:
         partition.restoring = Restoring(mark=mark)
-        partition.position = mark
-        partition.runs.clear()
+        partition.rewind(mark)
         self.open_partition(partition)
 
     def open_partition(self, partition: Partition) -> None:
@@ -161,5 +160,5 @@ class Ownership:
             self.log.commit(positions, wait=wait)
 
 
-def _by_time(finished: tuple[str, int]) -> int:
-    return finished[1]
+def _by_time(finished: tuple[str, Ended]) -> int:
+    return finished[1].time_ms

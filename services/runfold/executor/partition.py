@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from runfold.core.restore import Restoring
+from runfold.core.restore import Ended, Restoring
 from runfold.executor.run import Run
 
 STAMPS_MS = 1_000  # how fine the memory of "which offset was it a minute ago" is
@@ -25,7 +25,7 @@ class Partition:
     blocked: str = ""  # why it may not become live
     assigned_at_ms: int = 0
     runs: dict[str, Run] = field(default_factory=dict)
-    finished: dict[str, int] = field(default_factory=dict)  # run id: time of its end, oldest first
+    finished: dict[str, Ended] = field(default_factory=dict)  # by run id, oldest first
     stamp_ms: int = 0  # largest append stamp so far
     _read_at_ms: int = 0  # monotonic time of that
     _now_ms: int = 0
@@ -79,12 +79,33 @@ class Partition:
         horizon_ms = self.stamp_ms - finished_memory_ms
         while len(self._stamps) > 1 and self._stamps[1][0] <= horizon_ms:
             self._stamps.popleft()
-        held = min((run.base_offset for run in self.runs.values() if run.state.parked is None), default=self.position)
-        return min(held, self._stamps[0][1] if self._stamps else self.position, self.position)
+        held = min((run.base_offset for run in self.runs.values() if _holds_mark(run)), default=self.position)
+        mark = min(held, self._stamps[0][1] if self._stamps else self.position, self.position)
+        # Who reads a repeated request must read the end of its run as well: it would look like a new run.
+        for ended in reversed(self.finished.values()):
+            if ended.offset < mark <= ended.repeated_at:
+                mark = ended.offset
+        return mark
 
     def forget_finished(self, finished_memory_ms: int) -> None:
+        """Forget ended runs that no repeated request can be of any more: none comes, and the mark passed the last."""
         horizon_ms = self.stamp_ms - finished_memory_ms
-        for run_id, ended_at_ms in list(self.finished.items()):
-            if ended_at_ms > horizon_ms:
+        mark = self.mark(finished_memory_ms)
+        for run_id, ended in list(self.finished.items()):
+            if ended.time_ms > horizon_ms:
                 break
-            del self.finished[run_id]
+            if ended.repeated_at < mark:
+                del self.finished[run_id]
+
+    def rewind(self, position: int) -> None:
+        """Read again from here: event times must come out as they did the first time."""
+        self.position = position
+        self.stamp_ms = 0
+        self._stamps.clear()
+        self.runs.clear()
+
+
+def _holds_mark(run: Run) -> bool:
+    """A parked run leaves the mark, until it is about to be taken up again."""
+    state = run.state
+    return state.parked is None or (state.unpark is not None and state.halt is None)

@@ -1,0 +1,84 @@
+"""The executor service: `runfold executor`."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from runfold.adapters.agents import Agents, load_agents, load_tools
+from runfold.adapters.blobs import DirectoryBlobs
+from runfold.adapters.clock import SystemClock
+from runfold.adapters.inline_tools import InlineTools
+from runfold.adapters.kafka import KafkaOutbox, KafkaRunLog
+from runfold.adapters.openai_chat import ChatModel, ChatOptions
+from runfold.adapters.toolbox import Toolbox
+from runfold.adapters.topics import ensure_topics
+from runfold.events.codec import Codec
+from runfold.executor.build import build_executor
+from runfold.executor.loop import Executor
+from runfold.executor.settings import ExecutorSettings
+from runfold.ports import Blobs, Model
+from runfold.settings import Settings
+
+log = logging.getLogger("runfold.executor")
+
+
+def kafka_executor(
+    settings: Settings,
+    *,
+    toolbox: Toolbox,
+    agents: Agents,
+    model: Model,
+    blobs: Blobs,
+    bounds: ExecutorSettings | None = None,
+    tell: Callable[[str], None] = log.warning,
+) -> Executor:
+    """An executor on Kafka. Creates missing topics; raises Permanent if what is there does not fit."""
+    names = ensure_topics(
+        settings.bootstrap_servers,
+        settings.topic_prefix,
+        run_partitions=settings.run_partitions,
+        task_partitions=settings.run_partitions,
+        replication=settings.replication,
+        client=settings.kafka_client,
+    )
+    outbox = KafkaOutbox(settings.bootstrap_servers, names, client=settings.kafka_client)
+    bounds = bounds or ExecutorSettings(name=settings.executor_name)
+    return build_executor(
+        log=KafkaRunLog(
+            settings.bootstrap_servers,
+            names,
+            group=f"{settings.topic_prefix}.executor",
+            name=bounds.name,
+            client=settings.kafka_client,
+            outbox=outbox,
+        ),
+        outbox=outbox,
+        clock=SystemClock(),
+        codec=Codec(),
+        catalog=agents,
+        model=model,
+        tools={"inline": InlineTools(toolbox, blobs, bounds.name)},
+        settings=bounds,
+        topic=names.events,
+        tell=tell,
+    )
+
+
+def run(settings: Settings, stop: threading.Event) -> None:
+    """Carry runs until asked to stop. Raises Permanent when that cannot work."""
+    blobs = DirectoryBlobs(settings.blobs)
+    toolbox = Toolbox([tool for path in settings.tools for tool in load_tools(path)])
+    agents = Agents(load_agents(settings.agents) if settings.agents is not None else [], toolbox)
+    options = ChatOptions(
+        base_url=settings.model_base_url, api_key=settings.model_api_key, stream=settings.model_stream
+    )
+    model = ChatModel(options, blobs)
+    executor = kafka_executor(settings, toolbox=toolbox, agents=agents, model=model, blobs=blobs)
+    log.info("executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix)
+    executor.open()
+    try:
+        while not stop.is_set():
+            executor.step()
+    finally:
+        executor.close()
+        model.close()

@@ -1,0 +1,63 @@
+"""What a deployment says about itself, read from the environment once, by the `main` of each service.
+
+Names start with RUNFOLD_, except those that other tools share: KAFKA_BOOTSTRAP_SERVERS, SCHEMA_REGISTRY_URL,
+OPENAI_BASE_URL, OPENAI_API_KEY.
+"""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from runfold.ports import Permanent
+
+SHARED = {
+    "KAFKA_BOOTSTRAP_SERVERS": "bootstrap_servers",
+    "SCHEMA_REGISTRY_URL": "schema_registry_url",
+    "OPENAI_BASE_URL": "model_base_url",
+    "OPENAI_API_KEY": "model_api_key",
+}
+PREFIX = "RUNFOLD_"
+
+
+def _comma_separated(text: object) -> object:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if isinstance(text, str) else text
+
+
+def _assignments(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    return dict(part.strip().split("=", 1) for part in text.split(",") if "=" in part)
+
+
+class Settings(BaseModel, frozen=True, extra="forbid"):
+    """Defaults are safe for one machine; a cluster sets at least the brokers and a shared blob folder."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    kafka_client: Annotated[dict[str, str], BeforeValidator(_assignments)] = {}  # further librdkafka settings, a=b,c=d
+    schema_registry_url: str = ""
+    topic_prefix: str = Field(default="runfold", pattern=r"^[a-zA-Z0-9._-]{1,200}$")
+    executor_name: str = Field(default_factory=socket.gethostname, pattern=r"^[a-zA-Z0-9._-]{1,200}$")
+    intake_name: str | None = None
+    agents: Path | None = None  # folder of agent files
+    tools: Annotated[tuple[str, ...], BeforeValidator(_comma_separated)] = ()  # package.module:attribute
+    blobs: Path = Path.home() / ".local" / "share" / "runfold" / "blobs"  # must be shared by all services
+    model_base_url: str = "https://api.openai.com/v1"
+    model_api_key: str = ""
+    model_stream: bool = True
+    run_partitions: int = Field(default=16, ge=1)
+    replication: int = Field(default=1, ge=1)
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Self:
+        """Settings from the environment. Raises Permanent, naming the variable and what is wrong with it."""
+        names = {variable: SHARED[variable] for variable in SHARED if variable in environ}
+        names |= {v: v.removeprefix(PREFIX).lower() for v in environ if v.startswith(PREFIX)}
+        try:
+            return cls.model_validate({field: environ[variable] for variable, field in names.items()})
+        except ValidationError as error:
+            by_field = {field: variable for variable, field in names.items()}
+            places = [f"{by_field.get(str(e['loc'][0]), e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)]
+            raise Permanent("settings: " + "; ".join(places)) from error
