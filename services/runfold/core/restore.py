@@ -32,6 +32,15 @@ class Kept:
 
 
 @dataclass(slots=True)
+class Ended:
+    """A run that is over: remembered while a repeated request of it may still come, or may be read again."""
+
+    time_ms: int
+    offset: int  # of its TaskReported
+    repeated_at: int = -1  # offset of the last request that repeats it
+
+
+@dataclass(slots=True)
 class Restored:
     """One run as the log shows it."""
 
@@ -45,14 +54,17 @@ class Restoring:
 
     mark: int
     kept: dict[str, Kept] = field(default_factory=dict)
-    finished: dict[str, int] = field(default_factory=dict)  # run id: time of its end
+    finished: dict[str, Ended] = field(default_factory=dict)
     baseless: dict[str, list[Record]] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
         """Keep one record of a run. Cheap: this runs for every record of the distance."""
         run = self.kept.get(record.run_id)
         if run is None:
-            if record.run_id in self.finished and record.type != "RunUnparked":
+            ended = self.finished.get(record.run_id)
+            if ended is not None and record.type != "RunUnparked":
+                if record.type in BASES:
+                    ended.repeated_at = record.offset
                 return
             run = self.kept[record.run_id] = Kept()
         run.records.append(record)
@@ -62,7 +74,7 @@ class Restoring:
         elif run.last and record.follows == run.last:
             run.last = record.event_id
             if record.type == "TaskReported":
-                self.finished[record.run_id] = record.time_ms
+                self.finished[record.run_id] = Ended(record.time_ms, record.offset)
                 del self.kept[record.run_id]
 
     def runs(self, opened: Opener, set_aside: Callable[[str, str], None]) -> Iterable[tuple[str, Restored]]:
@@ -71,13 +83,17 @@ class Restoring:
         One that cannot be rebuilt at all is handed to `set_aside` with the reason; the others go on.
         """
         for run_id, run in self.kept.items():
+            ended = _ended_before(run)
+            if ended is not None:
+                self.finished[run_id] = ended
+                continue
             try:
                 restored = rebuilt(run_id, run.records, self.mark, opened)
             except Exception as error:  # noqa: BLE001  one bad run must not stop its partition
                 set_aside(run_id, f"{type(error).__name__}: {error}")
                 continue
             if restored.state.reported:
-                self.finished[run_id] = run.records[-1].time_ms
+                self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
             elif restored.state.last or _only_early_facts(run.records):
                 yield run_id, restored
             else:
@@ -90,6 +106,28 @@ class Restoring:
     def wants_whole_log(self) -> bool:
         """Somebody unparks a run whose base lies before the mark."""
         return any(record.type == "UnparkRequested" for records in self.baseless.values() for record in records)
+
+
+def _ended_before(run: Kept) -> Ended | None:
+    """The end of a run that began before the mark, where a repeated request would look like a fresh beginning.
+
+    Nothing ever follows a repeated request, and TaskReported is appended only for a run that has ended: a window with
+    a TaskReported, in which nothing follows the first request, is one of a finished run.
+    """
+    first = next((record for record in run.records if record.type in BASES), None)
+    is_followed = first is not None and any(record.follows == first.event_id for record in run.records)
+    return None if is_followed else _end_of(run.records)
+
+
+def _end_of(records: list[Record]) -> Ended | None:
+    """The last TaskReported, and the last request after it."""
+    ended: Ended | None = None
+    for record in records:
+        if record.type == "TaskReported":
+            ended = Ended(record.time_ms, record.offset)
+        elif ended is not None and record.type in BASES:
+            ended.repeated_at = record.offset
+    return ended
 
 
 def rebuilt(run_id: str, records: list[Record], mark: int, opened: Opener) -> Restored:
@@ -166,8 +204,12 @@ def _ends(records: list[Record]) -> bool:
 
 
 def _only_early_facts(records: list[Record]) -> bool:
-    """Nothing but what may stand before a RunRequested. Anything else without a base is what is left of a finished run."""
-    return all(
+    """Nothing but what may stand before a RunRequested. Anything else without a base is what is left of a finished run.
+
+    A fact that cannot be read says nothing either way: somebody's garbage must not make a cancel be forgotten.
+    """
+    readable = [record for record in records if record.body is not None or record.follows is not None]
+    return bool(readable) and all(
         record.type in ("CancelRequested", "MessageReceived", "CloseRequested") and record.follows is None
-        for record in records
+        for record in readable
     )
