@@ -94,6 +94,8 @@ class Restoring:
                 continue
             if restored.state.reported:
                 self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
+            elif restored.state.parked is not None and restored.state.parked.base_offset < self.mark:
+                self.baseless[run_id] = run.records  # its request is here, but not the early facts before it
             elif restored.state.last or _only_early_facts(run.records):
                 yield run_id, restored
             else:
@@ -139,6 +141,8 @@ def rebuilt(run_id: str, records: list[Record], mark: int, opened: Opener) -> Re
     restored = _folded(run_id, records, mark, skipped)
     asked = restored.state.unpark
     while asked is not None and asked.mode == "skip" and restored.state.halt is not None:
+        if not any(record.body is asked and record.offset > restored.state.halt.offset for record in records):
+            break  # it came after the operator spoke: nobody chose to skip it
         skipped.add(restored.state.halt.offset)
         restored = _folded(run_id, records, mark, skipped)
         restored.state.skipped = tuple(sorted(skipped))

@@ -43,7 +43,7 @@ class Partition:
 
     def see(self, monotonic_ms: int) -> None:
         """The records up to here were read by this (monotonic) time."""
-        if self.stamp_ms > self._now_ms:
+        if self.stamp_ms > self.now_ms(monotonic_ms):
             self._now_ms = self.stamp_ms
             self._read_at_ms = monotonic_ms
 
