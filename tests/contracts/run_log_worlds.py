@@ -128,9 +128,7 @@ class KafkaWorld:
 
     def member(self, name: str) -> Member:
         outbox = KafkaOutbox(self._bootstrap, self._names, name=name)
-        log = KafkaRunLog(
-            self._bootstrap, self._names, group=self._names.prefix, name=name, outbox=outbox
-        )
+        log = KafkaRunLog(self._bootstrap, self._names, group=self._names.prefix, name=name, outbox=outbox)
         member = Member(log, outbox)
         log.open(member)
         self._members.append(member)
@@ -152,6 +150,8 @@ class KafkaWorld:
     def close(self) -> None:
         for member in self._members:
             member.log.close()
+            if isinstance(member.outbox, KafkaOutbox):
+                member.outbox.close()
         delete_topics(self._bootstrap, self._names)
 
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from run_log_worlds import PARTITIONS, KafkaWorld, MemoryWorld, World
 
 from runfold.events.partitioner import murmur2_partition
 from runfold.ports import Committed
+from tests.contracts.run_log_worlds import PARTITIONS, KafkaWorld, MemoryWorld, World
 
 
-@pytest.fixture(params=["memory", "kafka"])
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made: World
     if request.param == "memory":

@@ -14,6 +14,7 @@ from runfold.adapters.kafka import KafkaRunLog
 from runfold.adapters.topics import TopicNames, delete_topics, ensure_topics, is_reachable, log_identity
 from runfold.ports import Committed, Permanent
 
+pytestmark = pytest.mark.kafka
 PATIENCE_S = 30.0
 
 
@@ -29,7 +30,7 @@ class Owner:
         if self.raises is not None:
             raise self.raises
         self.owned.update(partitions)
-        return {number: -2 for number in partitions}
+        return dict.fromkeys(partitions, -2)
 
     def on_revoked(self, partitions: Sequence[int], *, lost: bool) -> None:
         self.owned.difference_update(partitions)
@@ -107,11 +108,14 @@ def test_a_topic_made_anew_is_another_log(kafka_bootstrap: str, topic_prefix: st
     delete_topics(kafka_bootstrap, names)
 
 
-@pytest.mark.parametrize(("run_partitions", "task_partitions", "said"), [(3, 2, "would change partition"), (2, 2, None)])
+@pytest.mark.parametrize(
+    ("run_partitions", "task_partitions", "said"), [(3, 2, "would change partition"), (2, 2, None)]
+)
 def test_topics_that_exist_are_checked(
     kafka_bootstrap: str, names: TopicNames, run_partitions: int, task_partitions: int, said: str | None
 ) -> None:
     """A start with another number of partitions is refused; with the same it changes nothing."""
+
     def again() -> TopicNames:
         return ensure_topics(
             kafka_bootstrap, names.prefix, run_partitions=run_partitions, task_partitions=task_partitions
@@ -128,9 +132,7 @@ def test_the_largest_request_fits_its_topic(kafka_bootstrap: str, names: TopicNa
     """4 MiB are promised."""
     refused: list[object] = []
     producer = Producer({"bootstrap.servers": kafka_bootstrap, "message.max.bytes": 5 * 1024 * 1024})
-    producer.produce(
-        names.requests, b"x" * 4 * 1024 * 1024, "task", on_delivery=lambda error, _: refused.append(error)
-    )
+    producer.produce(names.requests, b"x" * 4 * 1024 * 1024, "task", on_delivery=lambda error, _: refused.append(error))
     assert producer.flush(PATIENCE_S) == 0
     assert refused == [None]
 

@@ -4,12 +4,14 @@ import random
 import subprocess
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Message, Producer
 
 from runfold.adapters.topics import delete_topics, ensure_topics
 from runfold.dev.kafka_jars import jars, java
 from runfold.events.partitioner import murmur2_partition
 
+pytestmark = pytest.mark.kafka
 PARTITIONS = 16
 PROBE = """
 import java.io.*;

@@ -4,6 +4,8 @@ librdkafka heals what can be healed by itself: lost connections, moved leaders, 
 reports beyond that is either about one partition (see `kafka.py`) or final.
 """
 
+# ruff: noqa: SLF001  librdkafka's own error codes begin with an underscore; they are public
+
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError

@@ -4,6 +4,8 @@ What must hold is written here once and checked at every start: runs never chang
 their requests, time on run-events is the broker's. Anything else about an existing topic is its operator's choice.
 """
 
+# ruff: noqa: SLF001  librdkafka's own error codes begin with an underscore; they are public
+
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
