@@ -17,7 +17,7 @@ from runfold.core.checkpoint import unpacked
 from runfold.core.fold import leave_out, take
 from runfold.core.state import RunState
 from runfold.events.envelope import Record
-from runfold.events.types import RunCheckpointed, RunUnparked
+from runfold.events.types import RunCheckpointed, RunParked, RunUnparked
 
 BASES = frozenset({"RunRequested", "RunLost"})
 Opener = Callable[[Record], None]  # decodes a record's body in place; leaves None where it cannot
@@ -46,6 +46,7 @@ class Restored:
 
     state: RunState
     base_offset: int  # reading from here gives the same state again
+    is_carried: bool = False  # by a checkpoint
 
 
 @dataclass(slots=True)
@@ -94,8 +95,8 @@ class Restoring:
                 continue
             if restored.state.reported:
                 self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
-            elif restored.state.parked is not None and restored.state.parked.base_offset < self.mark:
-                self.baseless[run_id] = run.records  # its request is here, but not the early facts before it
+            elif not restored.is_carried and _parked_before(run.records, self.mark):
+                self.baseless[run_id] = run.records
             elif restored.state.last or _only_early_facts(run.records):
                 yield run_id, restored
             else:
@@ -119,6 +120,12 @@ def _ended_before(run: Kept) -> Ended | None:
     first = next((record for record in run.records if record.type in BASES), None)
     is_followed = first is not None and any(record.follows == first.event_id for record in run.records)
     return None if is_followed else _end_of(run.records)
+
+
+def _parked_before(records: list[Record], mark: int) -> bool:
+    """Was the run set aside, and does it need records from before the mark? Then a request seen here repeats the true
+    one, or lacks the early facts before it."""
+    return any(isinstance(record.body, RunParked) and record.body.base_offset < mark for record in records)
 
 
 def _end_of(records: list[Record]) -> Ended | None:
@@ -174,7 +181,7 @@ def _adopted(records: list[Record], mark: int) -> Restored | None:
                 if not _has_rival(records, first.as_of_offset, first_record):
                     state = unpacked(payload)
                     state.last = first_record.follows or ""
-                    return Restored(state, first.as_of_offset)
+                    return Restored(state, first.as_of_offset, is_carried=True)
     return None
 
 
