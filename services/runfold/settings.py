@@ -59,5 +59,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             return cls.model_validate({field: environ[variable] for variable, field in names.items()})
         except ValidationError as error:
             by_field = {field: variable for variable, field in names.items()}
-            places = [f"{by_field.get(str(e['loc'][0]), e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)]
+            places = [
+                f"{by_field.get(str(e['loc'][0]), e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)
+            ]
             raise Permanent("settings: " + "; ".join(places)) from error

@@ -108,6 +108,8 @@ def load_tools(path: str) -> list[Tool]:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise Permanent(f"RUNFOLD_TOOLS: {path!r} cannot be loaded ({error}); write package.module:attribute") from error
+        raise Permanent(
+            f"RUNFOLD_TOOLS: {path!r} cannot be loaded ({error}); write package.module:attribute"
+        ) from error
     members = list(found) if isinstance(found, list | tuple) else [found]
     return [member if isinstance(member, Tool) else tool(member) for member in members]

@@ -70,5 +70,7 @@ class DirectoryBlobs:
         try:
             payload = self._path(ref.sha256).read_bytes()
         except FileNotFoundError as error:
-            raise LookupError(f"blob {ref.sha256} is not in {self._folder}: do all services share this folder?") from error
+            raise LookupError(
+                f"blob {ref.sha256} is not in {self._folder}: do all services share this folder?"
+            ) from error
         return _checked(payload, ref)

@@ -168,7 +168,7 @@ class ChatAssembler:
             self._finish = reason
 
     def _take_extra(self, name: str, value: object) -> None:
-        if value is None or value == [] or value == "":
+        if value is None or value in ([], ""):
             return
         self._size += len(json.dumps(value))
         if isinstance(value, list):

@@ -88,7 +88,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return _made(function, **options) if function is not None else lambda made: _made(made, **options)
 
 
-def _made(function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any) -> Tool:
+def _made(
+    function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
+) -> Tool:
     named = name or function.__name__
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}

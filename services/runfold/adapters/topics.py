@@ -81,7 +81,7 @@ def ensure_topics(
     `client`: further settings of librdkafka, such as security.
     """
     names = TopicNames(prefix)
-    admin = _admin(bootstrap, client)
+    admin = admin_client(bootstrap, client)
     wanted = _wanted(names, run_partitions, task_partitions)
     asked = [
         NewTopic(name, num_partitions=topic.partitions, replication_factor=replication, config=topic.settings)
@@ -106,7 +106,7 @@ def ensure_topics(
 
 def delete_topics(bootstrap: str, names: TopicNames, client: Mapping[str, str] | None = None) -> None:
     """Delete all five with everything in them, and wait until they are gone. Missing ones are no error."""
-    admin = _admin(bootstrap, client)
+    admin = admin_client(bootstrap, client)
     deleted = admin.delete_topics(list(names.all()), operation_timeout=TIMEOUT_S)
     for name, future in deleted.items():
         try:
@@ -124,7 +124,7 @@ def delete_topics(bootstrap: str, names: TopicNames, client: Mapping[str, str] |
 
 def log_identity(bootstrap: str, topic: str, client: Mapping[str, str] | None = None) -> LogIdentity:
     """Which log this is: cluster, topic id, number of partitions. Raises Permanent if there is no such topic."""
-    admin = _admin(bootstrap, client)
+    admin = admin_client(bootstrap, client)
     try:
         cluster = admin.describe_cluster(request_timeout=TIMEOUT_S).result()
         described = _described(admin, [topic])[topic]
@@ -135,7 +135,7 @@ def log_identity(bootstrap: str, topic: str, client: Mapping[str, str] | None = 
 
 def is_reachable(bootstrap: str, timeout_s: float, client: Mapping[str, str] | None = None) -> bool:
     """Whether a broker answers there with a controller at its side, so that topics can be created."""
-    admin = _admin(bootstrap, client)  # kept by name: the answer is lost when its client is collected
+    admin = admin_client(bootstrap, client)  # kept by name: the answer is lost when its client is collected
     try:
         cluster = admin.describe_cluster(request_timeout=timeout_s).result(timeout_s + 1.0)
     except (KafkaException, TimeoutError):
@@ -213,7 +213,7 @@ def _settings(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]
     }
 
 
-def _admin(bootstrap: str, client: Mapping[str, str] | None) -> AdminClient:
+def admin_client(bootstrap: str, client: Mapping[str, str] | None) -> AdminClient:
     return AdminClient({
         "bootstrap.servers": bootstrap, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
         "log_level": 0,  # what fails is raised here; librdkafka would write it to stderr as well

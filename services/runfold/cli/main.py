@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 from runfold.ports import Permanent, Transient
@@ -48,7 +49,13 @@ def _intake(arguments: argparse.Namespace, settings: Settings) -> int:
 def _dev_model(arguments: argparse.Namespace, settings: Settings) -> int:
     from runfold.dev.model_server import serve
 
-    return serve(arguments.script, arguments.port)
+    return serve(Path(arguments.script), arguments.port)
+
+
+def _bench_executor(arguments: argparse.Namespace, settings: Settings) -> int:
+    from runfold.dev.bench_executor import run
+
+    return _until_stopped(run, settings)
 
 
 def _kafka(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -82,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     command("intake", _intake, "turn requests into runs (any number of these)")
     command("kafka", _kafka, "run a broker of one node, for development")
     command("demo", _demo, "three tasks from request to completion")
+    command("bench-executor", _bench_executor, "the executor that scripts/bench measures")
     dev_model = command("dev-model", _dev_model, "a scripted model behind the Chat Completions API")
     dev_model.add_argument("--script", required=True, help="JSON file: scenario name to replies")
     dev_model.add_argument("--port", type=int, default=0, help="0 takes a free one")
@@ -92,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line a model call is the log's business
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     try:
         status: int = arguments.run(arguments, Settings.read(os.environ))

@@ -65,13 +65,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--port", type=int, default=8099)
     parser.add_argument("--count-replies", action="store_true", help="choose by replies given, not by history")
     options = parser.parse_args(arguments)
+    return serve(options.script, options.port, host=options.host, count_replies=options.count_replies)
+
+
+def serve(script: Path, port: int, *, host: str = "127.0.0.1", count_replies: bool = False) -> int:
+    """Serve until interrupted; the first line says where. Answers the exit status."""
     try:
-        app = ScriptedApp(load_script(options.script), count_replies=options.count_replies, last_only=True)
+        app = ScriptedApp(load_script(script), count_replies=count_replies, last_only=True)
     except ScriptError as error:
         print(error, file=sys.stderr)
         return 2
-    with socket.create_server((options.host, options.port), backlog=1024) as listener:
-        print(f"model server at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
+    with socket.create_server((host, port), backlog=1024) as listener:
+        print(f"model server at http://{host}:{listener.getsockname()[1]}/v1", flush=True)
         uvicorn.Server(_config(app)).run([listener])
     return 0
 

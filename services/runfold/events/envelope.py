@@ -71,7 +71,15 @@ class HeaderWriter:
         return headers
 
     def decision(
-        self, event_type: str, event_id: str, time_ms: int, *, follows: str, revision: int, phase: str, traceparent: str = ""
+        self,
+        event_type: str,
+        event_id: str,
+        time_ms: int,
+        *,
+        follows: str,
+        revision: int,
+        phase: str,
+        traceparent: str = "",
     ) -> Headers:
         headers = self.fact(event_type, event_id, time_ms, traceparent)
         headers += [("follows", follows.encode()), ("revision", b"%d" % revision), ("phase", phase.encode())]

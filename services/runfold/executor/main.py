@@ -74,7 +74,9 @@ def run(settings: Settings, stop: threading.Event) -> None:
     )
     model = ChatModel(options, blobs)
     executor = kafka_executor(settings, toolbox=toolbox, agents=agents, model=model, blobs=blobs)
-    log.info("executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix)
+    log.info(
+        "executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix
+    )
     executor.open()
     try:
         while not stop.is_set():

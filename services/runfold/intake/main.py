@@ -1,0 +1,47 @@
+"""The intake service: `runfold intake`."""
+
+import logging
+import threading
+
+from runfold.adapters.blobs import DirectoryBlobs
+from runfold.adapters.clock import SystemClock
+from runfold.adapters.kafka_intake import KafkaRequestLog
+from runfold.adapters.topics import ensure_topics
+from runfold.events.codec import Codec
+from runfold.intake.loop import Intake
+from runfold.settings import Settings
+
+log = logging.getLogger("runfold.intake")
+
+
+def run(settings: Settings, stop: threading.Event) -> None:
+    """Turn requests into runs until asked to stop. Raises Permanent when that cannot work."""
+    names = ensure_topics(
+        settings.bootstrap_servers,
+        settings.topic_prefix,
+        run_partitions=settings.run_partitions,
+        task_partitions=settings.run_partitions,
+        replication=settings.replication,
+        client=settings.kafka_client,
+    )
+    intake = Intake(
+        log=KafkaRequestLog(
+            settings.bootstrap_servers,
+            names,
+            group=f"{settings.topic_prefix}.intake",
+            name=settings.intake_name,
+            client=settings.kafka_client,
+        ),
+        codec=Codec(),
+        blobs=DirectoryBlobs(settings.blobs),
+        clock=SystemClock(),
+        name=settings.intake_name or "intake",
+        tell=log.warning,
+    )
+    log.info("intake on %s, topics %s.*", settings.bootstrap_servers, settings.topic_prefix)
+    intake.open()
+    try:
+        while not stop.is_set():
+            intake.step()
+    finally:
+        intake.close()
