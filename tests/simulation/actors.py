@@ -31,7 +31,12 @@ def _tool(name: str, **how: bool) -> ToolSpec:
     )
 
 
-TOOLS = [_tool("read"), _tool("write", changes_state=True), _tool("put", idempotent=True), _tool("wait", resumable=True)]
+TOOLS = [
+    _tool("read"),
+    _tool("write", changes_state=True),
+    _tool("put", idempotent=True),
+    _tool("wait", resumable=True),
+]
 REPEATABLE = frozenset({"put", "wait"})
 CONTEXT = ContextLoaded(
     agent="agent", version="1", model="simulated", instructions="Be brief.", tools=TOOLS, limits=LIMIT_NAMES
@@ -113,7 +118,9 @@ class SimulatedModel:
         dice = 1.0 if self.is_calm() else rng.random()
         if dice < 0.07:
             wait_ms = rng.choice((None, 100, 2_000))
-            return ModelFailed(model_call=call, kind="transient", message="busy", retryable=True, retry_after_ms=wait_ms)
+            return ModelFailed(
+                model_call=call, kind="transient", message="busy", retryable=True, retry_after_ms=wait_ms
+            )
         if dice < 0.085:
             return ModelFailed(model_call=call, kind="bad_request", message="no", retryable=False)
         if dice < 0.12:

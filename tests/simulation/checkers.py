@@ -172,7 +172,9 @@ class Watch:
         for record in records:
             if record is None or (record.run_id and record.event_id not in self.log.runs[record.run_id].accepted):
                 continue
-            source = dict(self.world.kafka.partitions[record.partition].records[record.offset].headers or ())["ce_source"]
+            source = dict(self.world.kafka.partitions[record.partition].records[record.offset].headers or ())[
+                "ce_source"
+            ]
             if record.type == "PartitionOpened":
                 self.opened[record.partition, source] = record.time_ms
             elif record.type == "ModelCallStarted":
@@ -225,7 +227,9 @@ class Watch:
         if this_life not in self.live:
             self.live.add(this_life)
             touched |= set(whole.states)
-            self.adopted += sum(run.base_offset > self.log.runs[name].requested_at >= 0 for name, run in partition.runs.items())
+            self.adopted += sum(
+                run.base_offset > self.log.runs[name].requested_at >= 0 for name, run in partition.runs.items()
+            )
         for run_id in sorted(touched - {""}):
             self._compare_run(process, partition, run_id, whole)
 
@@ -343,7 +347,9 @@ class Watch:
             if isinstance(entry, Reply):
                 asked = list(self.requests[entry.model_call].transcript)
                 if asked != state.transcript[:index]:
-                    raise Broken("history", f"{run.run_id}: {entry.model_call} was asked something else than the log says")
+                    raise Broken(
+                        "history", f"{run.run_id}: {entry.model_call} was asked something else than the log says"
+                    )
         self._check_messages(run, state)
 
     def _check_messages(self, run: RunView, state: RunState) -> None:
@@ -368,7 +374,15 @@ class Watch:
 
 
 SMALL = frozenset(
-    {"PhaseEntered", "ModelCallStarted", "ToolDispatchStarted", "ToolSettled", "TurnAdvanced", "RunFinished", "RunFailed"}
+    {
+        "PhaseEntered",
+        "ModelCallStarted",
+        "ToolDispatchStarted",
+        "ToolSettled",
+        "TurnAdvanced",
+        "RunFinished",
+        "RunFailed",
+    }
 )
 
 

@@ -167,7 +167,9 @@ def checkpoint_on_an_unread_chain() -> Iterator[None]:
     def wanted(self: Checkpoints, owned: Partition) -> list[Run]:
         runs = owned.runs.values()
         far = self.settings.checkpoint_records
-        return [run for run in runs if run.state.last and run.checkpoint_at < 0 and owned.position - run.base_offset >= far]
+        return [
+            run for run in runs if run.state.last and run.checkpoint_at < 0 and owned.position - run.base_offset >= far
+        ]
 
     def parts(self: Checkpoints, owned: Partition, run: Run) -> Iterator[RunCheckpointed]:
         yield RunCheckpointed(part=1, parts=1, as_of_offset=owned.position, state=packed(run.ahead))
@@ -321,7 +323,9 @@ def start_after_takeover() -> Iterator[None]:
     advance = Executor._advance
 
     def eager(self: Executor, run: Run) -> None:
-        run.to_start += [call.dispatches[-1] for call in pending_tools(run.state) if call.dispatches[-1] not in run.tools]
+        run.to_start += [
+            call.dispatches[-1] for call in pending_tools(run.state) if call.dispatches[-1] not in run.tools
+        ]
         advance(self, run)
 
     with instead(Executor, "_advance", eager):
@@ -416,5 +420,3 @@ def completion_under_a_new_id() -> Iterator[None]:
     numbers = itertools.count()
     with instead(effects, "completion_id", lambda state: f"completed-{next(numbers)}"):
         yield
-
-

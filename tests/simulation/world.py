@@ -454,5 +454,3 @@ class World:
         self.totals.records += sum(partition.end for partition in self.kafka.partitions)
         self.totals.adopted += self.watch.adopted
         self.totals.unparked += self.watch.unparked
-
-

@@ -42,7 +42,9 @@ def decide(state: RunState, situation: Situation, catalog: Catalog) -> Decided:
 
 def _decide_parking(state: RunState, situation: Situation) -> Decided:
     if state.parked is None and state.halt is not None:
-        parked = RunParked(reason=shortened(state.halt.reason), base_offset=situation.base_offset, bad_offset=state.halt.offset)
+        parked = RunParked(
+            reason=shortened(state.halt.reason), base_offset=situation.base_offset, bad_offset=state.halt.offset
+        )
         return Decided([Step(parked, state.phase)], None)
     if state.unpark is not None and state.halt is None:
         return Decided([Step(RunUnparked(skipped=list(state.skipped)), state.phase)], None)

@@ -25,7 +25,9 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
         if state.answer and not state.mailbox and state.task is not None and state.task.interactive:
             if state.closed:
                 return _completed(state, "closed")
-            return Decided([Step(PhaseEntered(phase=Phase.AWAITING_MESSAGE, turn=state.turn), Phase.AWAITING_MESSAGE)], None)
+            return Decided(
+                [Step(PhaseEntered(phase=Phase.AWAITING_MESSAGE, turn=state.turn), Phase.AWAITING_MESSAGE)], None
+            )
     return _start_call(state, turn=state.turn + 1, attempt=1)
 
 

@@ -73,7 +73,10 @@ def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSet
         if not outcome and tokens is not None:
             outcome, message = "over_limit", f"Not started: {tokens}."
         if not outcome and budget <= 0:
-            outcome, message = "over_limit", f"Not started: the limit of {state.limits.tool_calls} tool calls is reached."
+            outcome, message = (
+                "over_limit",
+                f"Not started: the limit of {state.limits.tool_calls} tool calls is reached.",
+            )
         if not outcome:
             budget -= 1
             continue

@@ -107,9 +107,7 @@ def token_problem(state: RunState, limits: Limits) -> str | None:
 
 def _so_far(state: RunState, reason: str) -> str:
     counters = state.counters
-    return (
-        f"{reason}; done so far: {state.turn} turns, {counters.tool_calls} tool calls started, {counters.tokens:,} tokens"
-    )
+    return f"{reason}; done so far: {state.turn} turns, {counters.tool_calls} tool calls started, {counters.tokens:,} tokens"
 
 
 def _seconds(duration_ms: int) -> str:

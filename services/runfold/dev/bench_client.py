@@ -63,10 +63,10 @@ class BenchClient:
             if found:
                 self._loop.call_soon_threadsafe(self._resolve, found)
 
-    def _resolve(self, found: list[tuple[bytes, bytes]]) -> None:
+    def _resolve(self, found: list[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in found:
-            future = self._waiting.pop(key, None)
-            if future is not None and not future.done():
+            future = self._waiting.pop(key or b"", None)
+            if future is not None and value is not None and not future.done():
                 future.set_result(value)
 
     def close(self) -> None:

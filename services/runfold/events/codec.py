@@ -134,7 +134,7 @@ class Codec:
         try:
             read: Any = fastavro.schemaless_reader(source, writer, reader)
             event: Event = form.to_value(read)
-        except Exception as error:
+        except Exception as error:  # fastavro raises whatever a bad byte leads to: EOFError to IndexError
             raise Undecodable(f"{form.name}: the body does not fit its schema ({type(error).__name__})") from error
         if source.tell() != len(value):
             raise Undecodable(f"{form.name}: {len(value) - source.tell()} bytes left over")
