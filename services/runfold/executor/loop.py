@@ -269,7 +269,8 @@ class Executor:
             self.counts.late_reports += 1
         elif record.type == "UnparkRequested" and run.state.parked is not None:
             partition = self.ownership.partitions[run.partition]
-            self._restart(partition, min(run.base_offset, partition.mark(self.settings.finished_memory_ms)))
+            # Not from the run's base: between it and the mark, requests that repeat ended runs would look fresh.
+            self._restart(partition, self.log.start_of(partition.number))
             return
         take(run.ahead, record)
         run.must_decide = True
@@ -423,7 +424,9 @@ class Executor:
     def on_append_failed(self, partition: int, run_id: str, reason: str) -> None:
         """Lost, or nobody knows: decisions are made anew under new ids, facts are sent again under their own."""
         owned = self.ownership.partitions.get(partition)
-        self.tell(f"an append to partition {partition} failed ({reason}); deciding anew for {run_id or 'the partition'}")
+        self.tell(
+            f"an append to partition {partition} failed ({reason}); deciding anew for {run_id or 'the partition'}"
+        )
         if owned is not None and not run_id and owned.restoring is not None:
             self.ownership.open_partition(owned)
             return
