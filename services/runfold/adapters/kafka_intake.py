@@ -4,7 +4,7 @@ Two consumers: one of the group, for requests; one without a group, which follow
 task-completions. `fetch.wait` is short for both: somebody waits for each request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -32,6 +32,7 @@ class KafkaRequestLog:
         self._names = names
         common = client_config(bootstrap, name, client)
         self._producer = Producer({**producer_config(common), "linger.ms": 0, "message.max.bytes": OTHER_BYTES_MAX})
+        self._send: Callable[..., None] = self._producer.produce  # typed wide: its list of headers is invariant
         reading = {
             **common,
             "enable.auto.commit": False,
@@ -119,7 +120,7 @@ class KafkaRequestLog:
 
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+                self._send(topic, value, key, partition, headers=headers, on_delivery=delivered)
                 return
             except BufferError:
                 self._producer.poll(0.05)
@@ -127,7 +128,10 @@ class KafkaRequestLog:
     def commit(self, positions: Mapping[int, int], *, wait: bool) -> None:
         offsets = [TopicPartition(self.topic, number, offset) for number, offset in positions.items()]
         try:
-            self._requests.commit(offsets=offsets, asynchronous=not wait)
+            if wait:
+                self._requests.commit(offsets=offsets, asynchronous=False)
+            else:
+                self._requests.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             problem = final_problem(error.args[0], "committing requests")
             if problem is not None:
@@ -149,5 +153,5 @@ def _delivery(message: Message) -> Delivery:
         message.timestamp()[1],
         message.key(),
         message.value(),
-        message.headers(),
+        message.headers(),  # type: ignore[arg-type]  # its list is invariant
     )

@@ -26,6 +26,7 @@ from runfold.dev.bench_client import BenchClient
 from runfold.dev.bench_log import checked_log
 from runfold.dev.embedded_kafka import EmbeddedKafka
 from runfold.dev.stack import Stack
+from runfold.ports import Permanent
 
 PARTITIONS = 4
 ROUNDS = 3
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"bench: there is no workload.py in {folder}; name its folder with --workload DIR\n")
         return 2
     sys.path.insert(0, str(folder))
-    os.environ["RUNFOLD_BENCH_WORKLOAD"] = str(folder)
+    os.environ["BENCH_WORKLOAD"] = str(folder)
     ours: list[dict[str, Any]] = []
     peers: list[dict[str, Any]] = []
     with EmbeddedKafka() as kafka:
@@ -86,7 +87,9 @@ def _measure(servers: str) -> dict[str, Any]:
 
         async def measured() -> None:
             client = BenchClient(servers, names, "bench")
-            await asyncio.wait_for(client.run(), 120)
+            first = asyncio.ensure_future(client.run())
+            while not (await asyncio.wait([first], timeout=1))[0]:
+                _failed(stack)
             with contextlib.redirect_stdout(said):
                 await workload.measure("runfold", client.run)
             client.close()
@@ -110,13 +113,18 @@ def _memory(servers: str) -> dict[str, Any]:
         "KAFKA_BOOTSTRAP_SERVERS": servers,
         "RUNFOLD_TOPIC_PREFIX": names.prefix,
         "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
-        "RUNFOLD_BENCH_LAST_TURN_WAITS": "1",
+        "BENCH_LAST_TURN_WAITS": "1",
     }
     with Stack(environment) as stack:
         stack.start("intake")
         executor = stack.start("bench-executor")
         asyncio.run(_fill(servers, names))
         return {"active_runs": RUNS_IN_MEMORY, "resident_mb": round(_resident_mb(executor.pid), 1)}
+
+
+def _failed(stack: Stack) -> None:
+    if (problem := stack.failed()) is not None:
+        raise Permanent(f"{problem}; run it by hand to see why")
 
 
 async def _fill(servers: str, names: TopicNames) -> None:

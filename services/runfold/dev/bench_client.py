@@ -52,7 +52,7 @@ class BenchClient:
         self._waiting[task_id.encode()] = future
         event = TaskRequested(task_id=task_id, agent=self._agent, input=self._text)
         headers = self._headers.fact("TaskRequested", new_event_id(), 0)
-        self._producer.produce(self._names.requests, self._codec.encode(event), task_id, headers=headers)
+        self._producer.produce(self._names.requests, self._codec.encode(event), task_id, headers=headers)  # type: ignore[arg-type]  # its list is invariant
         self._producer.poll(0)
         return await future
 

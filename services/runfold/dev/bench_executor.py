@@ -19,10 +19,10 @@ from runfold.settings import Settings
 
 def run(settings: Settings, stop: threading.Event) -> None:
     """Carry the benchmark's runs until asked to stop."""
-    sys.path.insert(0, os.environ["RUNFOLD_BENCH_WORKLOAD"])
+    sys.path.insert(0, os.environ["BENCH_WORKLOAD"])
     import workload  # type: ignore[import-not-found]  # the folder that scripts/bench was given
 
-    waits = bool(os.environ.get("RUNFOLD_BENCH_LAST_TURN_WAITS"))
+    waits = bool(os.environ.get("BENCH_LAST_TURN_WAITS"))
 
     def reply(request: ModelRequest) -> ModelOutcome:
         turn = sum(isinstance(entry, Reply) for entry in request.transcript)

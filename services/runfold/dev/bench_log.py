@@ -1,6 +1,7 @@
 """Reads a benchmark's log back: a number counts only if the events behind it are there, in the order promised."""
 
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
@@ -37,7 +38,8 @@ def checked_log(servers: str, names: TopicNames) -> LogFigures:
             while position < end:
                 for message in consumer.consume(1000, 1.0):
                     position = (message.offset() or 0) + 1
-                    _count(figures, codec, message.key(), message.value() or b"", dict(message.headers() or []))
+                    headers: Any = message.headers()
+                    _count(figures, codec, message.key(), message.value() or b"", dict(headers or ()))
     finally:
         consumer.close()
     return figures

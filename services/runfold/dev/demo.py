@@ -112,7 +112,7 @@ def _submit(servers: str, names: TopicNames, codec: Codec) -> None:
         task_id = f"{agent}-{uuid4().hex[:6]}"
         event = TaskRequested(task_id=task_id, agent=agent, input=text)
         stamped = headers.fact("TaskRequested", new_event_id(), time.time_ns() // 1_000_000)
-        producer.produce(names.requests, codec.encode(event), task_id, headers=stamped)
+        producer.produce(names.requests, codec.encode(event), task_id, headers=stamped)  # type: ignore[arg-type]  # its list is invariant
         _say(f"{task_id}: TaskRequested: {text}")
     producer.flush(30)
 

@@ -52,5 +52,5 @@ class Stack:
         """What ended without being asked to, if anything did."""
         for process in self._started:
             if process.poll() is not None:
-                return f"{process.args} ended with status {process.returncode}"
+                return f"{process.args!r} ended with status {process.returncode}"
         return None
