@@ -327,7 +327,7 @@ class Watch:
     def at_the_end(self) -> None:
         """The whole story of every run, once more."""
         self.read()
-        for number, records in enumerate(self.log.records):
+        for records in self.log.records:
             whole = Whole()
             for record in records:
                 whole.take(record)

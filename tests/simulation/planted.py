@@ -20,7 +20,7 @@ from runfold.events.types import (
     ToolReported,
     TurnAdvanced,
 )
-from runfold.executor import loop, partition
+from runfold.executor import effects, loop
 from runfold.executor.checkpoints import Checkpoints
 from runfold.executor.loop import Executor
 from runfold.executor.partition import Partition
@@ -154,9 +154,23 @@ def accepted_is_effective() -> Iterator[None]:
 
 
 @planted
-def adopt_any_checkpoint() -> Iterator[None]:
-    """P04: the checkpoint of an owner that lost is as good as any."""
-    with instead(restore, "_has_rival", lambda records, as_of_offset, checkpoint: False):
+def tail_from_the_checkpoint() -> Iterator[None]:
+    """P05: what stands between a checkpoint's as-of offset and its place is taken to be in it.
+
+    (Adopting a checkpoint that has a rival is no bug one can see: it carries a read-back state, true as of its offset.)
+    """
+    adopted = restore._adopted
+
+    def late(records: list[Any], mark: int) -> Any:
+        found = adopted(records, mark)
+        if found is not None:
+            last = [
+                r for r in records if isinstance(r.body, RunCheckpointed) and r.body.as_of_offset == found.base_offset
+            ]
+            found.base_offset = last[-1].offset
+        return found
+
+    with instead(restore, "_adopted", late):
         yield
 
 
@@ -382,8 +396,6 @@ def cancel_ignored_by_dispatch() -> Iterator[None]:
         finally:
             state.cancel = cancel
 
-    from runfold.executor import effects
-
     rule = fold_decisions.DECISION_RULES[ToolDispatchStarted]
 
     def uncancelled(state: Any, record: Any, event: Any) -> bool:
@@ -406,17 +418,8 @@ def repeated_request_looks_fresh() -> Iterator[None]:
 
 
 @planted
-def parked_run_lets_go_of_the_mark_too_early() -> Iterator[None]:
-    """A run about to be taken up again does not hold the mark."""
-    with instead(partition, "_holds_mark", lambda run: run.state.parked is None):
-        yield
-
-
-@planted
 def completion_under_a_new_id() -> Iterator[None]:
     """Readers cannot drop what is published again."""
-    from runfold.executor import effects
-
     numbers = itertools.count()
     with instead(effects, "completion_id", lambda state: f"completed-{next(numbers)}"):
         yield

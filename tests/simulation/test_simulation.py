@@ -5,7 +5,7 @@ import os
 from tests.simulation.runner import Outcome, run_seed, run_seeds
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("RUNFOLD_SIMULATION_SEEDS", "1000"))
+SEEDS = int(os.environ.get("RUNFOLD_SIMULATION_SEEDS", "2000"))
 
 
 def _met_everything(outcome: Outcome) -> None:

@@ -22,7 +22,6 @@ from runfold.events.types import (
 )
 from runfold.executor.build import build_executor
 from runfold.executor.settings import ExecutorSettings
-
 from tests.simulation.actors import Killed, SimulatedCatalog, SimulatedClock, SimulatedModel, SimulatedTools
 from tests.simulation.checkers import Broken, Watch
 
