@@ -1,25 +1,52 @@
 """Kafka behind the intake's `RequestLog`.
 
-Two consumers: one of the group, for requests; one without a group, which follows the same partitions of
-task-completions. `fetch.wait` is short for both: somebody waits for each request.
+Three clients: a consumer of the group, for requests; a consumer that is assigned the same partitions of
+task-completions by hand, from their start; a producer that reports what was delivered. A fourth asks where the
+completions end: on a connection that is fetching, the question would wait for the fetch.
 """
 
+# ruff: noqa: SLF001  librdkafka's own error codes begin with an underscore; they are public
+
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from runfold.adapters.kafka_client import OTHER_BYTES_MAX, client_config, final_problem, producer_config
-from runfold.adapters.topics import TopicNames
+from runfold.adapters.kafka_client import (
+    OTHER_BYTES_MAX,
+    client_config,
+    consumer_config,
+    final_problem,
+    producer_config,
+)
+from runfold.adapters.topics import TopicNames, admin_client, log_identity
 from runfold.events.envelope import Headers
-from runfold.intake.ports import Acknowledged, RequestListener
-from runfold.ports import Delivery, Permanent
+from runfold.intake.ports import Fate, Outgoing, RequestListener, Settled, Topic
+from runfold.ports import Delivery, Permanent, Transient
 
 BATCH = 500
-TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 300.0  # for all completions of the partitions of one assignment
+FOLLOW_ROUNDS_MAX = 20  # batches of completions at a time: a tenth of a second of work, between two polls
+QUERY_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 10.0
+FULL_TIMEOUT_S = 5.0  # how long a record may wait for room in the producer's queue
+NOTHING = -1001  # librdkafka's word for "no offset"
+BEGINNING = -2  # and for the start of the log
+MOVED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+REFUSALS = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._INVALID_ARG,
+)
 
 
 class KafkaRequestLog:
+    """`RequestLog` on task-requests. With a name the group knows this process again after a restart."""
+
     def __init__(
         self,
         bootstrap: str,
@@ -29,101 +56,66 @@ class KafkaRequestLog:
         name: str | None = None,
         client: Mapping[str, str] | None = None,
     ) -> None:
-        self._names = names
         common = client_config(bootstrap, name, client)
-        self._producer = Producer({**producer_config(common), "linger.ms": 0, "message.max.bytes": OTHER_BYTES_MAX})
-        self._send: Callable[..., None] = self._producer.produce  # typed wide: its list of headers is invariant
-        reading = {
-            **common,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 100,
-            "fetch.queue.backoff.ms": 5,
-            "partition.assignment.strategy": "cooperative-sticky",
-        }
-        grouped = {"group.id": group, "session.timeout.ms": 6000, "heartbeat.interval.ms": 1000}
-        if name:
-            grouped["group.instance.id"] = name
-        self._requests = Consumer({**reading, **grouped})
-        self._completions = Consumer({**reading, "group.id": f"{group}.completions", "enable.partition.eof": True})
-        self._listener: RequestListener | None = None
         self.topic = names.requests
-        topics = self._requests.list_topics(names.requests, timeout=TIMEOUT_S).topics
-        self.partitions = len(topics[names.requests].partitions)
+        self.partitions = log_identity(bootstrap, names.requests, client).partitions
+        self._completions = names.completions
+        self._topics = {
+            Topic.EVENTS: names.events, Topic.REQUESTS: names.requests, Topic.QUARANTINE: names.quarantine,
+        }  # fmt: skip
+        self._listener: RequestListener | None = None
+        self._problem: Permanent | None = None
+        self._read: dict[int, int] = {}  # of completions, by partition: everything before was handed out
+        self._admin = admin_client(bootstrap, client)
+        self._producer = Producer({
+            **producer_config(common), "linger.ms": 0, "message.max.bytes": OTHER_BYTES_MAX, "error_cb": self._error,
+        })  # fmt: skip
+        self._produce: Callable[..., None] = self._producer.produce  # typed wide: its list of headers is invariant
+        self._requests = Consumer({**consumer_config(common, group, name), "error_cb": self._error})
+        self._follower = Consumer({
+            **consumer_config(common, f"{group}.completions", None),  # a group that nobody joins
+            "auto.offset.reset": "earliest", "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",  # somebody's open transaction must not hide where the log ends
+            "error_cb": self._error,
+        })  # fmt: skip
+
+    # ---- the group
 
     def open(self, listener: RequestListener) -> None:
         self._listener = listener
-        self._requests.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+        self._requests.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lost)
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_assign(partitions)
-        if self._listener is not None:
-            self._listener.on_assigned([partition.partition for partition in partitions])
+        if not partitions or self._listener is None:
+            return
+        try:
+            committed = consumer.committed(partitions, QUERY_TIMEOUT_S)
+        except KafkaException as error:
+            raise Transient(f"cannot read what the group committed: {error.args[0].str()}") from error
+        for each in committed:
+            if each.error is not None:
+                raise Transient(f"cannot read what the group committed for partition {each.partition}: {each.error}")
+            each.offset = BEGINNING if each.offset == NOTHING else each.offset
+        numbers = [each.partition for each in committed]
+        self._read.update(dict.fromkeys(numbers, 0))
+        self._follower.incremental_assign([TopicPartition(self._completions, n, BEGINNING) for n in numbers])
+        consumer.incremental_assign(committed)
+        self._listener.on_assigned(numbers)
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        if self._listener is not None:
-            self._listener.on_revoked([partition.partition for partition in partitions])
-        gone = [TopicPartition(self._names.completions, partition.partition) for partition in partitions]
-        self._completions.incremental_unassign(gone)
+        self._leave(consumer, partitions, lost=False)
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._leave(consumer, partitions, lost=True)
+
+    def _leave(self, consumer: Consumer, partitions: list[TopicPartition], *, lost: bool) -> None:
+        if not partitions or self._listener is None:
+            return
+        numbers = [each.partition for each in partitions]
+        self._listener.on_revoked(numbers, lost=lost)
+        followed = [number for number in numbers if self._read.pop(number, None) is not None]
+        self._follower.incremental_unassign([TopicPartition(self._completions, number) for number in followed])
         consumer.incremental_unassign(partitions)
-
-    def poll(self, timeout_s: float) -> list[Delivery]:
-        self._producer.poll(0)
-        return self._deliveries(self._requests.consume(BATCH, timeout_s))
-
-    def read_completions(self, partitions: Sequence[int]) -> list[Delivery]:
-        self._completions.incremental_assign([TopicPartition(self._names.completions, n, 0) for n in partitions])
-        waiting = set(partitions)
-        found: list[Delivery] = []
-        tries = int(READ_TIMEOUT_S / 0.5)
-        while waiting and tries:
-            messages = self._completions.consume(BATCH, 0.5)
-            tries -= not messages
-            for message in messages:
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the library's name
-                    waiting.discard(message.partition() or 0)
-            found += self._deliveries(messages)
-        if waiting:
-            raise Permanent(f"the completions of partitions {sorted(waiting)} could not be read to their end")
-        return found
-
-    def completions(self) -> list[Delivery]:
-        return self._deliveries(self._completions.consume(BATCH, 0))
-
-    def _deliveries(self, messages: Sequence[Message]) -> list[Delivery]:
-        found = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                found.append(_delivery(message))
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  the library's name
-                problem = final_problem(error, "reading requests")
-                if problem is not None:
-                    raise problem
-        return found
-
-    def append(self, run_id: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None:
-        self._produce(self._names.events, -1, run_id, value, headers, acknowledged)
-
-    def reroute(self, partition: int, task_id: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None:
-        self._produce(self._names.requests, partition, task_id, value, headers, acknowledged)
-
-    def quarantine(self, key: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None:
-        self._produce(self._names.quarantine, -1, key, value, headers, acknowledged)
-
-    def _produce(
-        self, topic: str, partition: int, key: str, value: bytes, headers: Headers, acknowledged: Acknowledged
-    ) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            acknowledged(error is None)
-
-        while True:
-            try:
-                self._send(topic, value, key, partition, headers=headers, on_delivery=delivered)
-                return
-            except BufferError:
-                self._producer.poll(0.05)
 
     def commit(self, positions: Mapping[int, int], *, wait: bool) -> None:
         offsets = [TopicPartition(self.topic, number, offset) for number, offset in positions.items()]
@@ -132,18 +124,114 @@ class KafkaRequestLog:
                 self._requests.commit(offsets=offsets, asynchronous=False)
             else:
                 self._requests.commit(offsets=offsets, asynchronous=True)
+        except KafkaException:  # not the owner any more, or Kafka is away: what is read again starts nothing new
+            return
+
+    # ---- reading
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        self._producer.poll(0)
+        if self._problem is not None:
+            raise self._problem
+        # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
+        messages = self._requests.consume(BATCH, 0)
+        if not messages and timeout_s > 0:
+            first = self._requests.poll(timeout_s)
+            if first is not None:
+                messages = [first, *self._requests.consume(BATCH - 1, 0)]
+        return [_delivery(message) for message in messages if not self._is_error(message)]
+
+    def _is_error(self, message: Message) -> bool:
+        error, partition = message.error(), message.partition()
+        if error is None:
+            return False
+        if error.code() in MOVED and partition is not None and partition >= 0 and self._listener is not None:
+            self._requests.seek(TopicPartition(self.topic, partition, BEGINNING))
+            self._listener.on_truncated(partition)
+            return True
+        self._problem = final_problem(error, f"reading {self.topic}") or self._problem
+        return True
+
+    def hold(self, partition: int) -> None:
+        self._requests.pause([TopicPartition(self.topic, partition)])
+
+    def release(self, partition: int) -> None:
+        self._requests.resume([TopicPartition(self.topic, partition)])
+
+    def completions(self) -> list[Delivery]:
+        found: list[Delivery] = []
+        for _ in range(FOLLOW_ROUNDS_MAX):
+            messages = self._follower.consume(BATCH, 0)
+            for message in messages:
+                self._follow(message, found)
+            if len(messages) < BATCH:
+                break
+        return found
+
+    def _follow(self, message: Message, found: list[Delivery]) -> None:
+        error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            self._problem = final_problem(error, f"reading {self._completions}") or self._problem
+        elif partition in self._read:
+            if error is None:
+                found.append(_delivery(message))
+            self._read[partition] = offset if error is not None else offset + 1  # the end's own offset is not read
+
+    def completions_read(self, partition: int) -> int:
+        return self._read.get(partition, 0)
+
+    def completions_end(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
+        asked = {TopicPartition(self._completions, number): latest for number in partitions}
+        try:
+            futures = self._admin.list_offsets(asked, request_timeout=QUERY_TIMEOUT_S)
+            return {where.partition: future.result().offset for where, future in futures.items()}
         except KafkaException as error:
-            problem = final_problem(error.args[0], "committing requests")
-            if problem is not None:
-                raise problem from error  # otherwise the next commit says it again
+            raise Transient(f"Kafka did not say where {self._completions} ends: {error.args[0].str()}") from error
+
+    # ---- writing
+
+    def send(self, outgoing: Outgoing, settled: Settled) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            settled(*self._fate(error))
+
+        number = -1 if outgoing.partition is None else outgoing.partition
+        topic, headers = self._topics[outgoing.topic], outgoing.headers
+        ends_at = time.monotonic() + FULL_TIMEOUT_S
+        while True:
+            try:
+                self._produce(topic, outgoing.value, outgoing.key, number, headers=headers, on_delivery=delivered)
+            except BufferError:
+                if time.monotonic() > ends_at:
+                    settled(Fate.UNKNOWN, "the producer's queue is full")
+                    return
+                self._producer.poll(0.05)
+            except KafkaException as error:
+                settled(*self._fate(error.args[0]))
+                return
+            else:
+                return
+
+    def _fate(self, error: KafkaError | None) -> tuple[Fate, str]:
+        if error is None:
+            return Fate.DONE, ""
+        if error.code() in REFUSALS:
+            return Fate.REFUSED, error.str()
+        self._error(error)
+        return Fate.UNKNOWN, error.str()
+
+    def _error(self, error: KafkaError) -> None:
+        self._problem = final_problem(error, "with requests") or self._problem
 
     def flush(self) -> None:
-        self._producer.flush(TIMEOUT_S)
+        self._producer.flush(FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
-        self._producer.flush(TIMEOUT_S)
-        self._requests.close()
-        self._completions.close()
+        try:
+            self._requests.close()  # calls `on_revoked` first
+        finally:
+            self._producer.flush(FLUSH_TIMEOUT_S)
+            self._follower.close()
 
 
 def _delivery(message: Message) -> Delivery:
@@ -153,5 +241,13 @@ def _delivery(message: Message) -> Delivery:
         message.timestamp()[1],
         message.key(),
         message.value(),
-        message.headers(),  # type: ignore[arg-type]  # its list is invariant
+        _headers(message),
     )
+
+
+def _headers(message: Message) -> Headers | None:
+    """Nobody checks what a foreign producer calls its headers: one bad name must not stop the partition."""
+    try:
+        return message.headers()  # type: ignore[return-value]  # of a record that was read it is a list
+    except SystemError:  # how the library says that a name is not UTF-8
+        return None

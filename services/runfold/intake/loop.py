@@ -5,206 +5,262 @@ on following it: an id that is there has ended, and its repeated request starts 
 only when what became of it was acknowledged by Kafka: a crash repeats the append, and the executor takes a run's first
 RunRequested only.
 
+How a repeat could start a run twice, and why it does not. The executor forgets an ended id 60 s after its end; from
+then on only the completions know it. So a request is taken only while its partition's completions were read to an end
+that Kafka named at most `FRESH_MS` before, and what was sent lands within 30 s (the delivery time-out) or is reported
+as of unknown fate; then the whole request is taken anew, completions first. A process that was stopped for a minute
+finds, when it wakes, that its reading is stale. 10 s + 30 s < 60 s.
+
 A request that lies in another partition than its id's (its producer uses another partitioner, or no key) is sent to
 the right one first: there, and only there, its completion would be found.
+
+Event ids are random. The identity of a RunRequested is its run, so an id made of the request's place would protect from
+nothing; and a recreated topic has the same places again. Within this process, a request keeps its id when it is sent
+again.
 """
 
-from collections.abc import Callable
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 
-from runfold.core.limits import RECORD_BYTES_MAX
 from runfold.events.codec import Codec, Undecodable
-from runfold.events.envelope import HeaderWriter, new_event_id
+from runfold.events.envelope import new_event_id
 from runfold.events.partitioner import murmur2_partition
-from runfold.events.types import CancelRequested, Quarantined, RunRequested, TaskCompleted
+from runfold.events.types import CancelRequested, RunRequested, TaskCompleted
 from runfold.intake.finished import FinishedIds
-from runfold.intake.ports import Acknowledged, RequestLog
-from runfold.intake.requests import Unreadable, understand
-from runfold.ports import Blobs, Clock, Delivery
+from runfold.intake.ports import Fate, Outgoing, RequestLog
+from runfold.intake.requests import Understood, Unreadable, understand
+from runfold.intake.writer import Writer, reroutes
+from runfold.ports import Blobs, Clock, Delivery, Transient
 
-QUARANTINED_BYTES_MAX = 256 * 1024
-REROUTED = "runfold-rerouted"
-
-
-@dataclass(slots=True)
-class Counts:
-    requests: int = 0
-    started: int = 0
-    rejected: int = 0
-    repeated: int = 0
-    cancelled: int = 0
-    rerouted: int = 0
-    quarantined: int = 0
+FRESH_MS = 10_000  # see above
+REST_MS = 1_000  # before a request is sent again
+OPEN_MAX = 10_000  # requests of a partition that are not settled yet
+BUSY_S = 0.02  # how long to wait for requests while something else is awaited too
+REROUTES_MAX = 3
+ASTRAY = "it was sent to its own partition and is in another again: do all intakes see the same number of partitions?"
+OTHER_BODY = "task id exists with another body"
+SETTLED = ""
 
 
 @dataclass(slots=True)
 class Owned:
     """One partition of task-requests."""
 
+    number: int
     finished: FinishedIds = field(default_factory=FinishedIds)
-    open: dict[int, bool] = field(default_factory=dict)  # offset: acknowledged, in order of reading
-    position: int = -1  # everything before was acknowledged
+    waiting: deque[Delivery] = field(default_factory=deque)  # read, and not taken yet; in order
+    open: dict[int, str] = field(default_factory=dict)  # offset of each taken one: its event id, or SETTLED
+    must_see: int | None = None  # the end of the completions that is being read up to
+    asked_at_ms: int = 0  # when Kafka was asked for it
+    fresh_at_ms: int | None = None  # completions were read to the end as it was then; None: never yet
+    rests_until_ms: int = 0
+    is_held: bool = True
+
+    def is_fresh(self, now_ms: int) -> bool:
+        return self.fresh_at_ms is not None and now_ms - self.fresh_at_ms < FRESH_MS
+
+    def may_take(self, now_ms: int) -> bool:
+        return self.is_fresh(now_ms) and now_ms >= self.rests_until_ms and len(self.open) < OPEN_MAX
 
 
 @dataclass(slots=True)
 class Intake:
+    """`step` is one tick; `main.py` calls it until it is told to stop."""
+
     log: RequestLog
     codec: Codec
     blobs: Blobs
     clock: Clock
     name: str
     tell: Callable[[str], None]
-    counts: Counts = field(default_factory=Counts)
+    counts: Counter[str] = field(default_factory=Counter)  # started, rejected, repeated, cancelled, late_cancels, …
     partitions: dict[int, Owned] = field(default_factory=dict)
-    _headers: HeaderWriter = field(init=False)
+    _writer: Writer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._headers = HeaderWriter(f"/runfold/intake/{self.name}")
+        self._writer = Writer(
+            codec=self.codec, clock=self.clock, source=f"/runfold/intake/{self.name}", topic=self.log.topic
+        )
 
     def open(self) -> None:
         self.log.open(self)
 
     def step(self, timeout_s: float = 0.5) -> int:
-        """Read completions that came, then requests; answer how many requests were read."""
-        for completion in self.log.completions():
-            self.on_completion(completion)
-        requests = self.log.poll(timeout_s)
+        """Read completions and requests that came, take what may be taken. Answers how many requests were read."""
+        self._follow()
+        requests = self.log.poll(BUSY_S if self._is_busy() else timeout_s)
         for request in requests:
             owned = self.partitions.get(request.partition)
             if owned is not None:
-                self._take(owned, request)
-        self.commit(wait=False)
+                owned.waiting.append(request)
+        self._freshen()
+        for owned in list(self.partitions.values()):
+            self._serve(owned)
+        self._commit(list(self.partitions.values()), wait=False)
         return len(requests)
 
     def close(self) -> None:
-        self.log.flush()
-        self.commit(wait=True)
-        self.log.close()
+        self.log.close()  # it revokes first
 
-    def commit(self, *, wait: bool) -> None:
-        """Commit, for each partition, the first request that was not acknowledged yet."""
-        positions = {}
-        for number, owned in self.partitions.items():
-            done = _leading(owned.open)
-            if done:
-                for offset in done:
-                    del owned.open[offset]
-                owned.position = done[-1] + 1
-                positions[number] = owned.position
-        if positions:
-            self.log.commit(positions, wait=wait)
+    # ---- called by the log
 
-    # ---- called by the log, inside `poll`
-
-    def on_assigned(self, partitions: list[int]) -> None:
-        """Ours now; before their first request their completions are read to the end that is seen now."""
+    def on_assigned(self, partitions: Sequence[int]) -> None:
+        """Ours now. Requests are held until the completions that there are now were read."""
         for number in partitions:
-            self.partitions[number] = Owned()
-        for completion in self.log.read_completions(partitions):
-            self.on_completion(completion)
+            self.partitions[number] = Owned(number)
+            self.log.hold(number)
 
-    def on_revoked(self, partitions: list[int]) -> None:
-        self.log.flush()
-        self.commit(wait=True)
-        for number in partitions:
-            self.partitions.pop(number, None)
+    def on_revoked(self, partitions: Sequence[int], *, lost: bool) -> None:
+        if not lost:
+            self.log.flush()
+        leaving = [self.partitions.pop(number) for number in partitions if number in self.partitions]
+        if not lost:
+            self._commit(leaving, wait=True)
 
-    def on_completion(self, completion: Delivery) -> None:
-        owned = self.partitions.get(completion.partition)
-        if owned is None or completion.key is None:
+    def on_truncated(self, partition: int) -> None:
+        self.tell(f"partition {partition}: requests that were not read yet are gone; reading on from its start")
+        known = self.partitions.get(partition)
+        if known is not None:
+            self.partitions[partition] = Owned(partition, known.finished)
+            self.log.hold(partition)
+
+    # ---- the memory of ended ids
+
+    def _follow(self) -> None:
+        for completion in self.log.completions():
+            owned = self.partitions.get(completion.partition)
+            if owned is not None and completion.key is not None:
+                self._remember(owned, completion.key.decode("utf-8", "replace"), completion)
+
+    def _remember(self, owned: Owned, task_id: str, completion: Delivery) -> None:
+        if completion.value is None:
+            owned.finished.deleted(task_id)
             return
         digest = ""
         try:
-            event = self.codec.decode(completion.value or b"")
+            event = self.codec.decode(completion.value)
             if isinstance(event, TaskCompleted):
                 digest = event.request_digest
         except Undecodable as error:
-            self.tell(
-                f"completion {completion.partition}/{completion.offset}: {error}; its id still counts as finished"
-            )
-        owned.finished.ended(completion.key.decode("utf-8", "replace"), digest)
+            place = f"completion {completion.partition}/{completion.offset}"
+            self.tell(f"{place} cannot be decoded ({error}); its id still counts as finished")
+        owned.finished.ended(task_id, digest)
 
-    # ---- one request
+    def _freshen(self) -> None:
+        """See to it that whoever has something to take has read the completions up to now."""
+        now_ms = self.clock.monotonic_ms()
+        stale = [
+            owned
+            for owned in self.partitions.values()
+            if owned.must_see is None and (owned.fresh_at_ms is None or (owned.waiting and not owned.is_fresh(now_ms)))
+        ]
+        if stale:
+            try:
+                ends = self.log.completions_end([owned.number for owned in stale])
+            except Transient as error:
+                self.tell(f"requests wait until the completions can be read: {error}")
+                return
+            for owned in stale:
+                owned.must_see, owned.asked_at_ms = ends[owned.number], now_ms
+            self._follow()
+        for owned in self.partitions.values():
+            if owned.must_see is not None and self.log.completions_read(owned.number) >= owned.must_see:
+                owned.fresh_at_ms, owned.must_see = owned.asked_at_ms, None
+
+    # ---- requests
+
+    def _is_busy(self) -> bool:
+        owned = self.partitions.values()
+        return any(each.waiting or each.open or each.fresh_at_ms is None for each in owned)
+
+    def _serve(self, owned: Owned) -> None:
+        while owned.waiting and owned.may_take(self.clock.monotonic_ms()):
+            self._take(owned, owned.waiting.popleft())
+        must_hold = bool(owned.waiting) or owned.fresh_at_ms is None
+        if must_hold != owned.is_held:
+            owned.is_held = must_hold
+            (self.log.hold if must_hold else self.log.release)(owned.number)
 
     def _take(self, owned: Owned, request: Delivery) -> None:
-        self.counts.requests += 1
-        owned.open[request.offset] = False
-
-        def acknowledged(ok: bool) -> None:
-            if ok:
-                owned.open[request.offset] = True
-            else:  # nothing is lost: the place is not committed, and the record is appended again
-                self.tell(f"request {request.partition}/{request.offset} was not acknowledged; trying again")
-                self._handle(owned, request, acknowledged)
-
-        self._handle(owned, request, acknowledged)
-
-    def _handle(self, owned: Owned, request: Delivery, acknowledged: Acknowledged) -> None:
+        event_id = owned.open.setdefault(request.offset, new_event_id())
         place = f"{request.partition}-{request.offset}"
-        task_id, understood = understand(self.codec, self.blobs, request.key, request.value, place)
-        if isinstance(understood, Unreadable):
-            self._quarantine(request, understood.reason, acknowledged)
+        meant = understand(self.codec, request.key, request.value, request.headers, place)
+        settled = partial(self._settled, owned, request, meant)
+        try:
+            counted, outgoing = self._answer(owned, request, meant, event_id)
+        except OSError as error:  # the blob store: disk full, folder gone
+            settled("", Fate.UNKNOWN, f"its input could not be stored: {error}")
             return
+        if outgoing is None:
+            settled(counted, Fate.DONE, "")
+        else:
+            self.log.send(outgoing, partial(settled, counted))
+
+    def _answer(self, owned: Owned, request: Delivery, meant: Understood, event_id: str) -> tuple[str, Outgoing | None]:
+        """How the request counts, and what is to be sent for it."""
+        task_id, event = meant.task_id, meant.event
+        if isinstance(event, Unreadable):
+            return "quarantined", self._writer.quarantined(request, event.reason)
         right = murmur2_partition(task_id.encode(), self.log.partitions)
-        if right != request.partition and not _is_rerouted(request):
-            self.counts.rerouted += 1
-            headers = [*(request.headers or []), (REROUTED, b"1")]
-            self.log.reroute(right, task_id, request.value or b"", headers, acknowledged)
-            return
-        if isinstance(understood, CancelRequested):
+        if right != request.partition:
+            times = reroutes(request.headers)
+            if times >= REROUTES_MAX:
+                return "quarantined", self._writer.quarantined(request, ASTRAY)
+            return "rerouted", self._writer.rerouted(request, task_id, right, times + 1)
+        if isinstance(event, CancelRequested):
             if owned.finished.is_ended(task_id):
-                acknowledged(True)
-                return
-            self.counts.cancelled += 1
-        elif not self._is_new(owned, request, understood, acknowledged):
+                return "late_cancels", None
+            return "cancelled", self._writer.fact(task_id, event, event_id, request)
+        if owned.finished.has_other_body(task_id, event.request_digest):
+            reason = OTHER_BODY if event.problem is None else f"{OTHER_BODY}; this one: {event.problem}"
+            return "quarantined", self._writer.quarantined(request, reason)
+        if owned.finished.is_known(task_id):
+            return "repeated", None
+        if meant.payload is not None:
+            self.blobs.put(meant.payload)
+        owned.finished.began(task_id, event.request_digest)
+        return ("started" if event.problem is None else "rejected"), self._writer.fact(
+            task_id, event, event_id, request
+        )
+
+    def _settled(
+        self, owned: Owned, request: Delivery, meant: Understood, counted: str, fate: Fate, words: str
+    ) -> None:
+        place = f"request {request.partition}/{request.offset}"
+        began = isinstance(meant.event, RunRequested) and counted in ("started", "rejected")
+        if fate is Fate.DONE:
+            self.counts[counted] += 1
+            owned.open[request.offset] = SETTLED
             return
-        traceparent = next((value for name, value in request.headers or [] if name == "traceparent"), b"")
-        headers = self._headers.fact(
-            type(understood).__name__, new_event_id(), self.clock.wall_ms(), traceparent.decode("ascii", "replace")
-        )
-        self.log.append(task_id, self.codec.encode(understood), headers, acknowledged)
+        if began and owned.finished.is_known(meant.task_id):
+            owned.finished.did_not_begin(meant.task_id)
+        if fate is Fate.UNKNOWN:
+            self.tell(f"{place} is taken again: {words}")
+            insort(owned.waiting, request, key=_offset)
+            owned.rests_until_ms = self.clock.monotonic_ms() + REST_MS
+        elif counted != "refused":
+            self.tell(f"{place} goes to quarantine: {words}")
+            outgoing = self._writer.quarantined(request, f"Kafka refused what became of it: {words}", with_record=False)
+            self.log.send(outgoing, partial(self._settled, owned, request, meant, "refused"))
+        else:  # not even its place and the reason; the record itself stays in its topic
+            self.tell(f"{place} cannot be quarantined, and is passed: {words}")
+            owned.open[request.offset] = SETTLED
 
-    def _is_new(self, owned: Owned, request: Delivery, asked: RunRequested, acknowledged: Acknowledged) -> bool:
-        """Does this request begin a run? A repeat never does, and a malformed one must not replace a real completion."""
-        if owned.finished.is_known(asked.task_id):
-            if asked.problem is not None or owned.finished.has_other_body(asked.task_id, asked.request_digest):
-                self._quarantine(request, asked.problem or "this task id exists with another body", acknowledged)
-                return False
-            if owned.finished.is_ended(asked.task_id):
-                self.counts.repeated += 1
-                acknowledged(True)
-                return False
-        owned.finished.began(asked.task_id, asked.request_digest)
-        self.counts.started += asked.problem is None
-        self.counts.rejected += asked.problem is not None
-        return True
-
-    def _quarantine(self, request: Delivery, reason: str, acknowledged: Acknowledged) -> None:
-        self.counts.quarantined += 1
-        event = Quarantined(
-            topic=self.log.topic,
-            partition=request.partition,
-            offset=request.offset,
-            reason=reason,
-            key=(request.key or b"")[:RECORD_BYTES_MAX],
-            value=(request.value or b"")[:QUARANTINED_BYTES_MAX],
-            headers={name: value or b"" for name, value in request.headers or []},
-        )
-        event_id = f"quarantined-{self.log.topic}-{request.partition}-{request.offset}"
-        headers = self._headers.fact("Quarantined", event_id, self.clock.wall_ms())
-        key = (request.key or b"").decode("utf-8", "replace")[:1000]
-        self.log.quarantine(key, self.codec.encode(event), headers, acknowledged)
+    def _commit(self, partitions: Sequence[Owned], *, wait: bool) -> None:
+        """Commit, for each partition, the first request that is not settled yet."""
+        positions = {}
+        for owned in partitions:
+            settled = list(takewhile(lambda offset: owned.open[offset] == SETTLED, owned.open))  # noqa: B023  used at once
+            for offset in settled:
+                del owned.open[offset]
+                positions[owned.number] = offset + 1
+        if positions:
+            self.log.commit(positions, wait=wait)
 
 
-def _is_rerouted(request: Delivery) -> bool:
-    return any(name == REROUTED for name, _ in request.headers or [])
-
-
-def _leading(open_requests: dict[int, bool]) -> list[int]:
-    """Offsets of the acknowledged requests that no unacknowledged one stands before."""
-    leading = []
-    for offset, is_done in open_requests.items():
-        if not is_done:
-            break
-        leading.append(offset)
-    return leading
+def _offset(request: Delivery) -> int:
+    return request.offset

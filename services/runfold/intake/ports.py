@@ -1,26 +1,62 @@
-"""What the intake needs of Kafka."""
+"""What the intake needs of Kafka. Everything is called on the thread that polls."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from runfold.events.envelope import Headers
 from runfold.ports import Delivery
 
-Acknowledged = Callable[[bool], None]  # called on the polling thread, during a later poll or flush
+
+class Topic(Enum):
+    """Where the intake writes."""
+
+    EVENTS = "run-events"
+    REQUESTS = "task-requests"
+    QUARANTINE = "quarantine"
+
+
+class Fate(Enum):
+    """What became of a record that was sent."""
+
+    DONE = "acknowledged"
+    UNKNOWN = "it did not arrive, or nobody knows: may be sent again"
+    REFUSED = "Kafka does not take it, however often it is sent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A record to send."""
+
+    topic: Topic
+    key: str
+    value: bytes
+    headers: Headers
+    partition: int | None = None  # None: the partition of the key
+
+
+Settled = Callable[[Fate, str], None]  # with Kafka's own words
 
 
 class RequestListener(Protocol):
-    """Called inside `RequestLog.poll`."""
+    """Called inside `RequestLog.poll` and `close`."""
 
-    def on_assigned(self, partitions: list[int]) -> None: ...
+    def on_assigned(self, partitions: Sequence[int]) -> None: ...
 
-    def on_revoked(self, partitions: list[int]) -> None: ...
+    def on_revoked(self, partitions: Sequence[int], *, lost: bool) -> None:
+        """They go away when this returns. `lost`: they are gone already, commit nothing."""
+
+    def on_truncated(self, partition: int) -> None:
+        """The log no longer holds the request that was next; it is read from its start."""
 
 
 class RequestLog(Protocol):
+    """The group's partitions of task-requests, and the same partitions of task-completions."""
+
     @property
     def partitions(self) -> int:
-        """Of task-requests, and of task-completions too."""
+        """How many task-requests has; task-completions has as many."""
 
     @property
     def topic(self) -> str: ...
@@ -30,23 +66,26 @@ class RequestLog(Protocol):
     def poll(self, timeout_s: float) -> list[Delivery]:
         """The next requests of our partitions."""
 
-    def read_completions(self, partitions: Sequence[int]) -> list[Delivery]:
-        """All completions of these partitions, from the start to the end as it is now; they are followed from there."""
+    def hold(self, partition: int) -> None:
+        """Bring no more requests of this partition. What was on its way may still come."""
+
+    def release(self, partition: int) -> None: ...
 
     def completions(self) -> list[Delivery]:
-        """Completions that came since."""
+        """Completions of our partitions: each from its start, in order. Never waits."""
 
-    def append(self, run_id: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None:
-        """To run-events."""
+    def completions_read(self, partition: int) -> int:
+        """Every completion before this offset was handed out."""
 
-    def reroute(self, partition: int, task_id: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None:
-        """To another partition of task-requests."""
+    def completions_end(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Where each partition of completions ends now. Asks Kafka; raises Transient."""
 
-    def quarantine(self, key: str, value: bytes, headers: Headers, acknowledged: Acknowledged) -> None: ...
+    def send(self, outgoing: Outgoing, settled: Settled) -> None:
+        """Send a record with acks=all; `settled` is called once, now or during a later poll or flush."""
 
     def commit(self, positions: Mapping[int, int], *, wait: bool) -> None: ...
 
     def flush(self) -> None:
-        """Wait, within bounds, until what was appended is acknowledged."""
+        """Wait, within bounds, until what was sent is settled."""
 
     def close(self) -> None: ...
