@@ -253,8 +253,8 @@ def forbidden_statements(source: Source) -> Iterator[str]:
     for node in ast.walk(source.tree):
         if not source.is_product:
             return
-        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-        if called == "print" and not source.inside.startswith(MAY_PRINT):
+        prints = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call) and prints and not source.inside.startswith(MAY_PRINT):
             yield source.finding(node.lineno, "no print in product code", "hand in a `tell`, or raise")
         if isinstance(node, ast.Assert):
             yield source.finding(node.lineno, "no assert in product code", "raise InvariantViolation")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runfold.core.fold import DECISION_RULES, FACT_RULES
+from runfold.core.fold_decisions import DECISION_RULES
+from runfold.core.fold_facts import FACT_RULES
 from runfold.events import types
 from runfold.events.codec import released_schemas
 from tests.house_rules import rules

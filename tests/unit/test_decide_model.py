@@ -21,11 +21,11 @@ NEXT_CALL = ["TurnAdvanced", "ModelCallStarted"]
 def test_a_run_loads_its_context_and_calls_the_model() -> None:
     """Each transition is a decision whose phase differs from the one before."""
     story = requested()
-    assert story.state.phase is Phase.QUEUED
-    assert names(story.steps_once()) == ["ContextLoaded"]
-    assert story.state.phase is Phase.LOADING_CONTEXT
-    assert names(story.steps_once()) == ["ModelCallStarted"]
-    assert story.state.phase is Phase.CALLING_MODEL
+    phases = [story.state.phase]
+    for name in ("ContextLoaded", "ModelCallStarted"):
+        assert names(story.steps_once()) == [name]
+        phases.append(story.state.phase)
+    assert phases == [Phase.QUEUED, Phase.LOADING_CONTEXT, Phase.CALLING_MODEL]
     assert story.steps_once() == []
 
 

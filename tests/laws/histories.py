@@ -1,0 +1,162 @@
+"""Random histories of one run: owners, models, tools and people doing anything they may, and some things twice."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from random import Random
+
+from runfold.core.fold import take
+from runfold.core.state import RunState, copied
+from runfold.events.types import (
+    FACTS,
+    Event,
+    Item,
+    LateReportRecorded,
+    ModelCallStarted,
+    RunFailed,
+    RunFinished,
+    Totals,
+    TurnAdvanced,
+)
+from tests.builders import TOOLS, Story, call, requested, text
+
+STEPS = 45
+
+
+class RandomStory(Story):
+    """A story that tells itself."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = Random(seed)
+        self.seed = seed
+
+    def states(self) -> Iterator[RunState]:
+        """The state after each record, folded anew."""
+        state = RunState(run_id=self.run_id)
+        yield copied(state)
+        for record in self.records:
+            take(state, record)
+            yield copied(state)
+
+    def go(self) -> None:
+        self.rng.choice(self._choices())()
+
+    def _choices(self) -> list[Callable[[], object]]:
+        common: list[Callable[[], object]] = [
+            self.steps_once,
+            self.steps_once,
+            self.part_of_a_chain,
+            self.wait,
+            self.outcome,
+            self.outcome,
+            self.outcome,
+            self.outcome,
+        ]
+        rare = [self.repeat, self.rival, self.hears_something, self.changes_owner, self.misplaced, self.acknowledge]
+        rarest = [self.is_cancelled, self.is_closed, self.mark_late]
+        return common if self.rng.random() < 0.75 else rare if self.rng.random() < 0.85 else rarest
+
+    def part_of_a_chain(self) -> None:
+        """The owner dies in the middle of appending."""
+        steps = self.decided().steps
+        for step in steps[: self.rng.randrange(len(steps) + 1)]:
+            record = self.record(step.event, phase=step.phase)
+            self.ours.add(record.event_id)
+            self.take(record)
+
+    def wait(self) -> None:
+        self.later(self.rng.choice((1, 1, 500, 2_000, 7_000, 20_000, 120_000, 300_000)))
+
+    def hears_something(self) -> None:
+        self.hears(f"m{self.rng.randrange(6)}")
+
+    def outcome(self) -> None:
+        """What is waited for happens: the model answers or fails, a tool reports."""
+        reply = self.state.reply
+        started = [c.position for c in reply.calls if c.dispatches] if reply is not None else []
+        if started:
+            position = self.rng.choice(started)
+            self.add(self.report(position, f"result {self.rng.randrange(9)}", nonce=str(self.rng.randrange(2))))
+        elif self.state.call is not None and self.state.reply is None:
+            self.answer()
+
+    def answer(self) -> None:
+        rng = self.rng
+        dice = rng.random()
+        if dice < 0.12:
+            self.fails(retryable=rng.random() < 0.9, retry_after_ms=rng.choice((None, 9_000)))
+            return
+        items: list[Item] = [text(rng.choice(("", "hm", "well then")))]
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 10)) if dice < 0.8 else 0):
+            name = rng.choice([*(tool.name for tool in TOOLS), "teleport"])
+            items.append(call(name, rng.choice(("{}", '{"a": 1}', '{"bad": 1}', "{"))))
+        self.replies(*items, finish=rng.choice(("", "", "", "", "", "", "length")), tokens=rng.randrange(60_000))
+
+    def repeat(self) -> None:
+        """A fact is delivered twice."""
+        facts = [record for record in self.records if isinstance(record.body, FACTS)]
+        self.again(self.rng.choice(facts))
+
+    def rival(self) -> None:
+        """Another owner decided on a state that is past: void."""
+        decisions = [record for record in self.records if record.follows is not None]
+        if decisions:
+            loser = self.rng.choice(decisions)
+            self.add(loser.body or self.misplaced_event(), follows=loser.follows, phase=loser.phase)
+
+    def misplaced(self) -> None:
+        """A decision that is accepted, whose precondition may not hold."""
+        if not self.state.reported:
+            self.add(self.misplaced_event(), phase=str(self.state.phase))
+
+    def misplaced_event(self) -> Event:
+        return self.rng.choice(
+            (
+                ModelCallStarted(turn=7, attempt=1, model="m", prompt_digest="", transcript_length=1, messages=[]),
+                TurnAdvanced(model_call="none", turn=1, calls=[]),
+                RunFinished(status="completed", result_of="none", totals=Totals()),
+                *((RunFailed(kind="x", message="y", phase=""),) if self.rng.random() < 0.2 else ()),
+            )
+        )
+
+    def acknowledge(self) -> None:
+        if self.state.finished is not None:
+            self.completion = "c1"
+
+    def mark_late(self) -> None:
+        for late in list(self.state.late.values()):
+            self.add(
+                LateReportRecorded(
+                    model_call=late.model_call, position=late.position, dispatch=late.dispatch, report=late.report
+                )
+            )
+
+
+def random_story(seed: int) -> RandomStory:
+    """The same history for the same seed; the caller may go on with it."""
+    told = _told(seed)
+    story = RandomStory(seed)
+    story.rng = Random(f"{seed} goes on")
+    story.records = told.records.copy()
+    story.state = copied(told.state)
+    story.now_ms, story.assigned_at_ms, story.completion = told.now_ms, told.assigned_at_ms, told.completion
+    story.ours = told.ours.copy()
+    return story
+
+
+@cache  # many laws are tried on the same histories
+def _told(seed: int) -> RandomStory:
+    story = RandomStory(seed)
+    if story.rng.random() < 0.2:
+        story.rng.choice((story.is_cancelled, story.hears_something, story.is_closed))()
+    task = requested(
+        interactive=story.rng.random() < 0.4,
+        limits=story.rng.choice(({}, {}, {"tool_calls": 4}, {"tokens": 90_000}, {"tools_in_flight": 2})),
+        not_before_ms=story.now_ms + 1_000 if story.rng.random() < 0.1 else None,
+        expires_at_ms=story.now_ms + 400_000 if story.rng.random() < 0.2 else None,
+    ).records[0]
+    assert task.body is not None
+    story.add(task.body)
+    for _ in range(STEPS):
+        story.go()
+    return story
