@@ -1,0 +1,207 @@
+"""The program that carries the executors which the integration tests start, stop and kill.
+
+Importing the product takes seconds, and these tests need a hundred processes. So this program imports once and forks an
+executor for each line of JSON on its standard input; it tells on standard output what becomes of each. Every executor
+is a process of its own, with its own Kafka clients, made after the fork. All of them end with this program.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from runfold.adapters import kafka
+from runfold.adapters.agents import AgentConfig, Agents
+from runfold.adapters.blobs import DirectoryBlobs
+from runfold.adapters.scripted_model import FunctionModel
+from runfold.adapters.toolbox import Toolbox, ToolContext, tool
+from runfold.core.transcript import Reply
+from runfold.events.types import Item, ModelReplied, Usage
+from runfold.executor.loop import Executor
+from runfold.executor.main import kafka_executor
+from runfold.executor.settings import ExecutorSettings
+from runfold.ports import ModelOutcome, ModelRequest, Permanent
+from runfold.settings import Settings
+
+LOOK_S = 0.01
+PR_SET_PDEATHSIG = 1
+KILLED = 137
+SHORT, LONG = 2, 199  # turns with tools; the answer is one more
+
+
+def reply(request: ModelRequest) -> ModelOutcome:
+    """What the model says follows from the number of its replies so far; the instructions say how many have calls."""
+    turn = sum(isinstance(entry, Reply) for entry in request.transcript)
+    usage = Usage(input_tokens=10, output_tokens=5)
+    if turn >= int(request.instructions):
+        items, finish = [Item(kind="text", text="done")], "stop"
+    else:
+        names = ("note", "mark", "fails") if request.model == "short" else ("mark",)
+        items, finish = [Item(kind="call", name=name, arguments="{}") for name in names], "tool_calls"
+    return ModelReplied(model_call=request.call, items=items, finish_reason=finish, usage=usage)
+
+
+def tools(effects: str) -> Toolbox:
+    """Three tools, each leaving one line in the effects file: in the pool, on the loop's thread, and always failing."""
+    file = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def happened(context: ToolContext) -> None:
+        os.write(file, f"{context.run_id} {context.idempotency_key} {context.dispatch}\n".encode())
+
+    @tool
+    def note(context: ToolContext) -> str:
+        """Leaves a line."""
+        happened(context)
+        return "noted"
+
+    @tool(immediate=True)
+    def mark(context: ToolContext) -> str:
+        """Leaves a line at once."""
+        happened(context)
+        return "marked"
+
+    @tool
+    def fails(context: ToolContext) -> str:
+        """Leaves a line and raises."""
+        happened(context)
+        raise RuntimeError("it always does")
+
+    return Toolbox([note, mark, fails])
+
+
+class CrashingLog:
+    """Ends the process when this run's k-th append, or the k-th batch of them, is in the log."""
+
+    def __init__(self, executor: Executor, crash: dict[str, Any]) -> None:
+        self._log: Any = executor.log
+        self._outbox: Any = executor.effects.outbox
+        self._run, self._after, self._number = crash["run"], crash["after"], crash["number"]
+        self._lock = threading.Lock()
+        self._appends = self._seen = self._batches = 0
+        executor.log = executor.writer.log = executor.ownership.log = executor.effects.outbox = self  # type: ignore[assignment]  # the rest is handed on
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log if hasattr(self._log, name) else self._outbox, name)
+
+    def append(self, partition: int | None, key: str, value: bytes, headers: Any) -> None:
+        self._log.append(partition, key, value, headers)
+        self._count(key)
+
+    def complete(self, task_id: str, value: bytes, headers: Any, acknowledged: Any) -> None:
+        self._outbox.complete(task_id, value, headers, acknowledged)
+        self._count(task_id)
+
+    def poll(self, timeout_s: float) -> Any:
+        if self._appends > self._seen:
+            self._seen = self._appends
+            self._batches += 1
+            if self._after == "batch" and self._batches == self._number:
+                self._end()
+        return self._log.poll(timeout_s)
+
+    def _count(self, key: str) -> None:
+        if key != self._run:
+            return
+        with self._lock:
+            self._appends += 1
+            if self._after == "append" and self._appends == self._number:
+                self._end()
+
+    def _end(self) -> None:
+        self._log._producer.flush(10)
+        self._outbox._producer.flush(10)
+        os._exit(KILLED)
+
+
+def carry(asked: dict[str, Any], tell: Any) -> None:
+    """Be one executor until a signal ends it."""
+    settings = Settings(
+        bootstrap_servers=asked["bootstrap"], topic_prefix=asked["prefix"], executor_name=asked["name"],
+        run_partitions=asked["partitions"], kafka_client={"session.timeout.ms": str(asked["session_ms"])},
+    )  # fmt: skip
+    kafka.BATCH = asked.get("batch", kafka.BATCH)
+    toolbox = tools(asked["effects"])
+    configs = [
+        AgentConfig(name="short", model="short", instructions=str(SHORT)),
+        AgentConfig(name="long", model="long", instructions=str(LONG), limits={"tool_calls": 1_000}),
+    ]
+    bounds = ExecutorSettings(name=asked["name"], session_timeout_ms=asked["orphaned_ms"] // 2, commit_interval_ms=500)
+    executor = kafka_executor(
+        settings,
+        toolbox=toolbox,
+        agents=Agents(configs, toolbox),
+        model=FunctionModel(reply),
+        blobs=DirectoryBlobs(Path(tempfile.gettempdir()) / "runfold-test-blobs"),
+        bounds=bounds,
+        tell=lambda text: print(asked["name"], text, file=sys.stderr, flush=True),
+    )
+    if "crash" in asked:
+        CrashingLog(executor, asked["crash"])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    executor.open()
+    is_live = was_assigned = False
+    while not stop.is_set():
+        executor.step()
+        partitions = executor.ownership.partitions.values()
+        if partitions and not was_assigned:
+            was_assigned = True
+            tell(event="assigned", at=time.time())
+        if partitions and not is_live and all(each.restoring is None for each in partitions):
+            is_live = True
+            tell(event="live", at=time.time(), records=executor.counts.records, cpu_s=time.process_time())
+    executor.close()
+
+
+def start(asked: dict[str, Any], parent: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    code = 1
+    try:
+        carry(asked, lambda **said: say(id=asked["id"], **said))
+        code = 0
+    except Permanent as error:
+        print(asked["name"], error, file=sys.stderr, flush=True)
+        code = 3
+    finally:
+        os._exit(code)
+
+
+def say(**said: Any) -> None:
+    os.write(1, json.dumps(said).encode() + b"\n")  # short enough to stay whole beside those of other processes
+
+
+def main() -> None:
+    ids: dict[int, int] = {}
+    rest = b""
+    while True:
+        if select.select([0], [], [], LOOK_S)[0]:
+            got = os.read(0, 65536)
+            if not got:
+                return  # whoever started us is gone; the executors go with us
+            *lines, rest = (rest + got).split(b"\n")
+            for line in lines:
+                asked = json.loads(line)
+                pid = start(asked, os.getpid())
+                ids[pid] = asked["id"]
+                say(id=asked["id"], event="started", pid=pid)
+        while ids:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            say(id=ids.pop(pid), event="ended", status=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()
