@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from runfold.core.checkpoint import packed
 from runfold.core.decide import decide
 from runfold.core.fold import EFFECTIVE, Taken, take
 from runfold.core.state import RunState, copied
@@ -263,11 +262,11 @@ class Story:
         return ToolSettled(**{**given, **other})
 
 
-def content(state: RunState) -> bytes:
-    """All of a state but its place in the chain and the memo of the digest."""
+def content(state: RunState) -> RunState:
+    """All of a state but its place in the chain and the memo of the digest; a copy, to compare with later."""
     plain = copied(state)
     plain.last, plain.revision, plain.digest, plain.digested = "", 0, "", 0
-    return packed(plain)
+    return plain
 
 
 def requested(**task: Any) -> Story:

@@ -31,12 +31,12 @@ class RandomStory(Story):
         self.seed = seed
 
     def states(self) -> Iterator[RunState]:
-        """The state after each record, folded anew."""
+        """The state after each record: one and the same, changed in place."""
         state = RunState(run_id=self.run_id)
-        yield copied(state)
+        yield state
         for record in self.records:
             take(state, record)
-            yield copied(state)
+            yield state
 
     def go(self) -> None:
         self.rng.choice(self._choices())()
@@ -52,8 +52,15 @@ class RandomStory(Story):
             self.outcome,
             self.outcome,
         ]
-        rare = [self.repeat, self.rival, self.hears_something, self.changes_owner, self.misplaced, self.acknowledge]
-        rarest = [self.is_cancelled, self.is_closed, self.mark_late]
+        rare: list[Callable[[], object]] = [
+            self.repeat,
+            self.rival,
+            self.hears_something,
+            self.changes_owner,
+            self.misplaced,
+            self.acknowledge,
+        ]
+        rarest: list[Callable[[], object]] = [self.is_cancelled, self.is_closed, self.mark_late]
         return common if self.rng.random() < 0.75 else rare if self.rng.random() < 0.85 else rarest
 
     def part_of_a_chain(self) -> None:
@@ -110,14 +117,13 @@ class RandomStory(Story):
             self.add(self.misplaced_event(), phase=str(self.state.phase))
 
     def misplaced_event(self) -> Event:
-        return self.rng.choice(
-            (
-                ModelCallStarted(turn=7, attempt=1, model="m", prompt_digest="", transcript_length=1, messages=[]),
-                TurnAdvanced(model_call="none", turn=1, calls=[]),
-                RunFinished(status="completed", result_of="none", totals=Totals()),
-                *((RunFailed(kind="x", message="y", phase=""),) if self.rng.random() < 0.2 else ()),
-            )
+        events: tuple[Event, ...] = (
+            ModelCallStarted(turn=7, attempt=1, model="m", prompt_digest="", transcript_length=1, messages=[]),
+            TurnAdvanced(model_call="none", turn=1, calls=[]),
+            RunFinished(status="completed", result_of="none", totals=Totals()),
+            *((RunFailed(kind="x", message="y", phase=""),) if self.rng.random() < 0.2 else ()),
         )
+        return self.rng.choice(events)
 
     def acknowledge(self) -> None:
         if self.state.finished is not None:

@@ -17,7 +17,7 @@ from tests.builders import Story, content, names
 from tests.laws.histories import RandomStory, random_story
 
 requirement = pytest.mark.requirement
-SEEDS = 240
+SEEDS = 200
 CHUNK = 40
 CHUNKS = [range(start, start + CHUNK) for start in range(0, SEEDS, CHUNK)]
 by_seeds = pytest.mark.parametrize("seeds", CHUNKS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
