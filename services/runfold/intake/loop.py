@@ -79,6 +79,7 @@ class Intake:
     tell: Callable[[str], None]
     counts: Counter[str] = field(default_factory=Counter)  # started, rejected, repeated, cancelled, late_cancels, …
     partitions: dict[int, Owned] = field(default_factory=dict)
+    _is_blind: bool = False  # Kafka does not say where the completions end; it was told
     _writer: Writer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,8 +163,11 @@ class Intake:
             try:
                 ends = self.log.completions_end([owned.number for owned in stale])
             except Transient as error:
-                self.tell(f"requests wait until the completions can be read: {error}")
+                if not self._is_blind:
+                    self.tell(f"requests wait until the completions can be read: {error}")
+                self._is_blind = True
                 return
+            self._is_blind = False
             for owned in stale:
                 owned.must_see, owned.asked_at_ms = ends[owned.number], now_ms
             self._follow()
@@ -175,7 +179,7 @@ class Intake:
 
     def _is_busy(self) -> bool:
         owned = self.partitions.values()
-        return any(each.waiting or each.open or each.fresh_at_ms is None for each in owned)
+        return not owned or any(each.waiting or each.open or each.fresh_at_ms is None for each in owned)
 
     def _serve(self, owned: Owned) -> None:
         while owned.waiting and owned.may_take(self.clock.monotonic_ms()):
