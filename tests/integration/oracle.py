@@ -5,6 +5,7 @@ allowed outcome of a call follows from where its records stand: dispatched and r
 dispatched and silent, `interrupted`, by a later generation; never repeated in either case.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,7 @@ def problems(records: list[Seen], run_id: str, effects: list[tuple[str, str, str
     partition = run[0].partition
     opened = [e.offset for e in records if e.partition == partition and e.type == "PartitionOpened"]
     order = [each.type for each in chain if each.type in ("ModelCallStarted", "TurnAdvanced", "RunFinished")]
-    if any(a == b == "TurnAdvanced" for a, b in zip(order, order[1:], strict=False)):
+    if any(a == b == "TurnAdvanced" for a, b in itertools.pairwise(order)):
         found.append(f"turns: {order}")
     calls = 0
     for advanced in (each for each in chain if each.type == "TurnAdvanced"):

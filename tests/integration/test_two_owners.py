@@ -24,9 +24,7 @@ def _decisions(here: Place, child: Child) -> int:
 @pytest.mark.requirement("R11")
 @pytest.mark.requirement("R12")
 @pytest.mark.requirement("R36")
-def test_a_stopped_owner_wakes_up_beside_its_successor(
-    kafka_bootstrap: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_a_stopped_owner_wakes_up_beside_its_successor(kafka_bootstrap: str, topic_prefix: str, tmp_path: Path) -> None:
     """The successor carries the runs; what the woken one writes is void for every reader, and it goes on or ends."""
     with place(kafka_bootstrap, topic_prefix, tmp_path) as here:
         first = here.executor("first")

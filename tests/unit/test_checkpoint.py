@@ -12,7 +12,7 @@ from tests.builders import call, dispatched, finished, reported, waiting
 from tests.laws.histories import random_story
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_state_comes_back_as_it_was(seed: int) -> None:
     """At every step of a random history."""
     for state in random_story(seed).states():

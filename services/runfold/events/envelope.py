@@ -116,6 +116,8 @@ def read_envelope(
         raise NotAnEvent(f"the header {error} is missing") from error
     except ValueError as error:  # UnicodeDecodeError, and a revision that is no number
         raise NotAnEvent(f"key or headers cannot be read: {error}") from error
+    except (AttributeError, TypeError) as error:  # Kafka's headers may be null
+        raise NotAnEvent("a header has no value") from error
     if not record.event_id or (not record.run_id and record.type != "PartitionOpened"):
         raise NotAnEvent("empty run id or event id")
     return record

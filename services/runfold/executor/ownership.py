@@ -126,10 +126,14 @@ class Ownership:
                 "beginning. `runfold doctor --accept-loss` ends each of them as failed"
             )
             return []
-        if partition.blocked == "" and restoring.wants_whole_log() and restoring.mark > (
-            first := self.log.start_of(partition.number)
+        if (
+            partition.blocked == ""
+            and restoring.wants_whole_log()
+            and restoring.mark > (first := self.log.start_of(partition.number))
         ):
-            self.tell(f"partition {partition.number}: a parked run is taken up again; reading from the start of the log")
+            self.tell(
+                f"partition {partition.number}: a parked run is taken up again; reading from the start of the log"
+            )
             self.restart(partition, first)
             return []
         partition.restoring = None
