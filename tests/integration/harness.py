@@ -21,7 +21,7 @@ from runfold.events.envelope import HeaderWriter
 from runfold.events.types import Event, RunRequested
 from tests.integration.oracle import Seen
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 CODEC = Codec()
 PROGRAM = Path(__file__).with_name("child_executor.py")
 
