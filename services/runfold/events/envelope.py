@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import urandom
 
-from runfold.events.types import Event
+from runfold.events.types import DECISIONS, FACTS, Event
 
 Headers = list[tuple[str, bytes]]
 TYPE_PREFIX = "runfold."
@@ -86,15 +86,26 @@ class HeaderWriter:
         return headers
 
 
+def _name_of(kind: bytes) -> str:
+    """The class name in a ce_type, of a type that this version may not know. Raises NotAnEvent."""
+    event_type = kind.decode()
+    if not event_type.startswith(TYPE_PREFIX):
+        raise NotAnEvent(f"ce_type {event_type!r} is not one of Runfold's")
+    return event_type[len(TYPE_PREFIX) :]
+
+
+# A restore reads hundreds of thousands of envelopes: names are looked up, not decoded.
+_KNOWN = {(TYPE_PREFIX + cls.__name__).encode(): cls.__name__ for cls in FACTS + DECISIONS}
+
+
 def read_envelope(
     partition: int, offset: int, time_ms: int, key: bytes | None, value: bytes | None, headers: Headers | None
 ) -> Record:
     """A record of run-events, its body still closed. Raises NotAnEvent."""
     found = dict(headers or ())
     try:
-        event_type = found["ce_type"].decode()
-        if not event_type.startswith(TYPE_PREFIX):
-            raise NotAnEvent(f"ce_type {event_type!r} is not one of Runfold's")
+        kind = found["ce_type"]
+        name = _KNOWN.get(kind) or _name_of(kind)
         follows = found.get("follows")
         record = Record(
             partition=partition,
@@ -102,7 +113,7 @@ def read_envelope(
             time_ms=time_ms,
             run_id=(key or b"").decode(),
             event_id=found["ce_id"].decode(),
-            type=event_type[len(TYPE_PREFIX) :],
+            type=name,
             value=value or b"",
         )
         if follows is not None:
