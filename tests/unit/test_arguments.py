@@ -36,7 +36,7 @@ def problem(schema: Any, arguments: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "'city' is required, and missing"),
+        ({}, "'city' is missing"),
         ({"city": 5}, "city must be string, and is 5"),
         (
             {"city": "Bonn", "town": 1, "land": 2},
@@ -48,7 +48,7 @@ def problem(schema: Any, arguments: dict[str, Any]) -> str | None:
             'days must fit {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}, and is 0',
         ),
         ({"city": "Bonn", "stops": [{"n": 1}, {"n": "x"}]}, 'stops[1].n must be integer, and is "x"'),
-        ({"city": "Bonn", "stops": [{}]}, "'n' is required in stops[0], and missing"),
+        ({"city": "Bonn", "stops": [{}]}, "'n' is missing in stops[0]"),
         ({"city": "Bonn", "stops": [{"n": 0}]}, "stops[0].n must be bigger than or equal to 1, and is 0"),
         ({"city": "Bonn", "step": json.loads("1e999")}, "a number in the arguments is too large"),
         ({"city": "Bonn", "step": 10**400}, "a number in the arguments is too large"),

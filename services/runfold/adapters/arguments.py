@@ -78,7 +78,7 @@ def _explained(error: JsonSchemaValueException) -> str:
     match error.rule:
         case "required":
             missing = [wanted for wanted in error.rule_definition if wanted not in error.value]
-            return f"{_listed(missing)} required{f' in {inside}' if inside else ''}, and missing"
+            return f"{_listed(missing)} missing{f' in {inside}' if inside else ''}"
         case "additionalProperties" if error.rule_definition is False:
             known = error.definition.get("properties", {})
             unknown = [given for given in error.value if given not in known]
