@@ -13,7 +13,9 @@ from typing import Any
 from runfold.core import decide_model, decide_tools, fold, fold_decisions, fold_facts, restore
 from runfold.core.checkpoint import packed
 from runfold.core.pending import pending_tools
+from runfold.core.phases import Phase
 from runfold.events.types import (
+    ModelReplied,
     RunCheckpointed,
     RunFinished,
     ToolDispatchStarted,
@@ -202,7 +204,7 @@ def finish_unguarded() -> Iterator[None]:
         if state.reply is not None:
             fold_decisions._close_turn(state, state.reply, record.time_ms)
         state.finished, state.finished_id, state.finished_at_ms = event, record.event_id, record.time_ms
-        state.phase = fold_decisions.Phase.REPORTING
+        state.phase = Phase.REPORTING
         return True
 
     with instead(fold_decisions.DECISION_RULES, RunFinished, loose):  # type: ignore[arg-type]
@@ -349,14 +351,14 @@ def start_after_takeover() -> Iterator[None]:
 @planted
 def reply_to_a_superseded_call_counts() -> Iterator[None]:
     """Any reply is the reply."""
-    take = fold_facts.FACT_RULES[fold_facts.ModelReplied]
+    take = fold_facts.FACT_RULES[ModelReplied]
 
     def loose(state: Any, record: Any, event: Any) -> None:
         if state.call is not None and state.reply is None and event.model_call not in state.replied:
             state.call.id = event.model_call
         take(state, record, event)
 
-    with instead(fold_facts.FACT_RULES, fold_facts.ModelReplied, loose):  # type: ignore[arg-type]
+    with instead(fold_facts.FACT_RULES, ModelReplied, loose):  # type: ignore[arg-type]
         yield
 
 
@@ -369,7 +371,7 @@ def advance_with_open_calls() -> Iterator[None]:
         if reply is None or reply.model_call != event.model_call:
             return False
         fold_decisions._close_turn(state, reply, record.time_ms)
-        state.phase = fold_decisions.Phase.ADVANCING_TURN
+        state.phase = Phase.ADVANCING_TURN
         return True
 
     def hasty(state: Any, situation: Any, catalog: Any) -> Any:
