@@ -75,7 +75,8 @@ class Agents:
 
     def _load(self, agent: str | AgentConfig, given: tuple[tuple[str, int], ...]) -> ContextLoaded:
         config = self._configs[agent] if isinstance(agent, str) else agent
-        names = sorted(config.tools if config.tools is not None else self._specs)
+        # As a set: model APIs refuse a request in which a tool's name is repeated.
+        names = sorted(set(config.tools) if config.tools is not None else self._specs)
         specs = [self._specs[name] for name in names]
         seen = json.dumps([config.model, config.instructions, [asdict(spec) for spec in specs]], sort_keys=True)
         return ContextLoaded(
@@ -107,7 +108,7 @@ def load_tools(path: str) -> list[Tool]:
     module_name, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: a relative path
         raise Permanent(
             f"RUNFOLD_TOOLS: {path!r} cannot be loaded ({error}); write package.module:attribute"
         ) from error
