@@ -28,6 +28,10 @@ LABEL_NAME_CHARS_MAX = 100
 LABEL_CHARS_MAX = 1_000
 TIME_MS_MAX = 253_402_300_799_999  # the end of year 9999: later ones are microseconds, and no calendar shows them
 TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+DEFAULTS: Mapping[str, object] = {
+    field.name: field.default if field.default_factory is MISSING else field.default_factory()
+    for field in fields(TaskRequested)
+}
 UNSAFE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # NUL, or half of a surrogate pair
 
 
@@ -93,11 +97,7 @@ def task_id_problem(task_id: str) -> str | None:
 
 def digest_of(event: TaskRequested) -> str:
     """The same for the same request, however it was framed and whatever optional fields a later schema adds."""
-    found = {}
-    for field in fields(TaskRequested):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if getattr(event, field.name) != default:
-            found[field.name] = getattr(event, field.name)
+    found = {name: value for name, default in DEFAULTS.items() if (value := getattr(event, name)) != default}
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
