@@ -65,7 +65,7 @@ def test_a_checkpoint_and_the_tail_are_the_whole(seeds: range) -> None:
     """fold(checkpoint + tail) = fold(all)."""
     for story in stories(seeds):
         whole = fold(story.records, empty())
-        for cut in cuts(story, 4):
+        for cut in cuts(story, 2):
             carried = unpacked(packed(fold(story.records[:cut], empty())))
             assert fold(story.records[cut:], carried) == whole, (story.seed, cut)
 
