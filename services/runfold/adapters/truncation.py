@@ -2,12 +2,18 @@
 
 
 def head_and_tail(text: str, bytes_max: int) -> str:
-    """The text if it fits (in UTF-8), else its two ends with a note between; cut between characters, never inside."""
+    """The text if it fits (in UTF-8), else its two ends with a note between; cut between characters, never inside.
+
+    The answer never has more than `bytes_max` bytes: where they hardly hold the note, the note itself is cut. The text
+    must be sanitised: a lone surrogate has no bytes.
+    """
     whole = text.encode()
     if len(whole) <= bytes_max:
         return text
     note = f"\n… [{len(whole):,} bytes in all; the middle is left out] …\n"
-    room = max(0, bytes_max - len(note.encode()))
+    room = bytes_max - len(note.encode())
+    if room <= 0:
+        return note.encode()[: max(0, bytes_max)].decode("utf-8", "ignore")
     head = whole[: room - room // 2].decode("utf-8", "ignore")
-    tail = whole[len(whole) - room // 2 :].decode("utf-8", "ignore") if room // 2 else ""
+    tail = whole[len(whole) - room // 2 :].decode("utf-8", "ignore")
     return head + note + tail
