@@ -1,16 +1,19 @@
 """Payloads too large for an event, by their sha256: in a folder, or in memory.
 
 Store first, then write the event that mentions it: a ticket without a payload cannot exist. A payload is checked
-against its digest when it is taken out.
+against its size and digest when it is taken out.
 """
 
 import hashlib
 import os
-import tempfile
+import re
 from contextlib import suppress
 from pathlib import Path
 
 from runfold.events.types import BlobRef
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def _ref(payload: bytes) -> BlobRef:
@@ -35,11 +38,18 @@ class MemoryBlobs:
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
-        return _checked(self._payloads[ref.sha256], ref)
+        payload = self._payloads.get(ref.sha256)
+        if payload is None:
+            raise LookupError(f"blob {ref.sha256} is not there")
+        return _checked(payload, ref)
 
 
 class DirectoryBlobs:
-    """A folder that all services share. A payload appears whole or not at all: written aside, synced, renamed."""
+    """A folder that all services share. A payload appears whole or not at all: written aside, synced, renamed.
+
+    What a killed process wrote aside stays, under a name that begins with `.new-`, and is never taken for a payload.
+    Files have the permissions that the process' umask leaves: services of several users may share a folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,12 +60,15 @@ class DirectoryBlobs:
     def put(self, payload: bytes) -> BlobRef:
         ref = _ref(payload)
         path = self._path(ref.sha256)
-        if path.exists() and path.stat().st_size == ref.size_bytes:
-            return ref
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        with suppress(FileNotFoundError):
+            if path.stat().st_size == ref.size_bytes:
+                return ref
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync(self._folder)
+        aside = path.parent / f".new-{os.urandom(8).hex()}"
         try:
-            with os.fdopen(handle, "wb") as out:
+            with os.fdopen(os.open(aside, WRITE_NEW, 0o666), "wb") as out:
                 out.write(payload)
                 out.flush()
                 os.fsync(out.fileno())
@@ -64,13 +77,27 @@ class DirectoryBlobs:
             with suppress(FileNotFoundError):
                 os.unlink(aside)
             raise
+        _sync(path.parent)
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
+        if not DIGEST.fullmatch(ref.sha256):  # it came from the log: it must not lead out of the folder
+            raise LookupError(f"blob {ref.sha256[:80]!r}: that is not a sha256")
+        path = self._path(ref.sha256)
         try:
-            payload = self._path(ref.sha256).read_bytes()
+            size_bytes = path.stat().st_size
+            payload = path.read_bytes() if size_bytes == ref.size_bytes else b""
         except FileNotFoundError as error:
             raise LookupError(
                 f"blob {ref.sha256} is not in {self._folder}: do all services share this folder?"
             ) from error
         return _checked(payload, ref)
+
+
+def _sync(folder: Path) -> None:
+    """A new name is in its folder only when the folder is written, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
