@@ -167,3 +167,95 @@ def test_a_module_path_that_leads_nowhere_is_said(path: str) -> None:
     """With the form it should have."""
     with pytest.raises(Permanent, match=r"package\.module:attribute"):
         load_tools(path)
+
+
+# ---- what many runs share, and what nobody expected
+
+
+@pytest.mark.parametrize(
+    "task",
+    [{"agent": "helper"}, {"agent": "helper", "limits": {"turn_ms": 5}}, {"agent": "", "definition": '{"model":"m"}'}],
+)
+def test_runs_of_one_agent_share_its_context(task: dict[str, Any]) -> None:
+    """The same object: thousands of runs hold it."""
+    agents = Agents([HELPER], BOX)
+    first, second = (agents.context(RunRequested(task_id=task_id, **task)) for task_id in ("a", "b"))
+    assert isinstance(first, ContextLoaded)
+    assert first is second
+
+
+@requirement("R30")
+@pytest.mark.parametrize(
+    ("limits", "said"), [({"patience": 1}, "unknown limit"), ({"turn_ms": -1}, "must be positive")]
+)
+@pytest.mark.parametrize("definition", [None, '{"model":"m"}'])
+def test_a_tasks_limits_are_checked_whoever_wrote_the_request(
+    limits: dict[str, int], said: str, definition: str | None
+) -> None:
+    """Intake checks them at the door; the log has other doors."""
+    problem = Agents([HELPER], BOX).context(
+        RunRequested(task_id="t", agent="helper", definition=definition, limits=limits)
+    )
+    assert isinstance(problem, str)
+    assert said in problem
+
+
+def test_texts_that_no_database_can_store_are_mended() -> None:
+    """NUL is legal in JSON and in TOML."""
+    context = loaded(model="m", name="a\0b", instructions="x\0y")
+    assert (context.agent, context.instructions) == ("a\N{REPLACEMENT CHARACTER}b", "x\N{REPLACEMENT CHARACTER}y")
+
+
+def test_what_is_wrong_is_said_briefly_whatever_was_sent() -> None:
+    """The sentence goes into a record."""
+    for definition in ({"model": "m", "k\0" * 100_000: 1}, {"model": "m", "tools": ["\0" * 100_000]}):
+        problem = asked(**definition)
+        assert isinstance(problem, str)
+        assert len(problem) <= 4_000
+        assert "\0" not in problem
+
+
+def test_numbers_that_no_record_can_hold_are_a_problem() -> None:
+    """Avro's long ends at 63 bits."""
+    problem = asked(model="m", limits={"turn_ms": 1 << 63})
+    assert isinstance(problem, str)
+    assert "limits.turn_ms" in problem
+
+
+def test_more_tools_than_a_record_holds_are_a_problem() -> None:
+    """Found before it is written; the agent may name those that it needs."""
+    many = Toolbox([tool(name=f"t{n}", description="x" * 10_000)(add.function) for n in range(100)])
+    problem = Agents([], many).context(RunRequested(task_id="t", agent="", definition='{"model":"m"}'))
+    assert isinstance(problem, str)
+    assert "name fewer tools" in problem
+    few = Agents([], many).context(RunRequested(task_id="t", agent="", definition='{"model":"m","tools":["t1"]}'))
+    assert isinstance(few, ContextLoaded)
+
+
+def test_a_files_problems_are_said_in_one_line_with_their_fields(tmp_path: Path) -> None:
+    """All of them at once, without what was in the file."""
+    (tmp_path / "bad.toml").write_text('colour = "red"\n[limits]\ntool_ms = "secret"\n')
+    with pytest.raises(Permanent) as refused:
+        load_agents(tmp_path)
+    said = str(refused.value)
+    assert all(f"{field}: " in said for field in ("model", "colour", "limits.tool_ms"))
+    assert "\n" not in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("source", ["def broken(:", "undefined_name", "import nowhere_at_all", "1 + ''"])
+def test_a_module_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """With what Python said of it."""
+    (tmp_path / "broken_tools.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Permanent, match=r"'broken_tools:x' cannot be loaded \(\w+Error: "):
+        load_tools("broken_tools:x")
+    sys.modules.pop("broken_tools", None)
+
+
+def test_something_that_is_no_tool_is_named() -> None:
+    """With the path that led there."""
+    with pytest.raises(Permanent, match="'json:__name__': a tool is a function, not 'json'"):
+        load_tools("json:__name__")
