@@ -6,6 +6,7 @@ sent to a model as a placeholder, since some servers refuse empty content.
 """
 
 import json
+from os.path import commonprefix
 from typing import Any
 
 Item = dict[str, Any]
@@ -26,7 +27,7 @@ def differences(recorded: list[Item], found: list[Item]) -> list[str]:
     """Where `found` is not the recording, item by item."""
     wanted, given = [_plain(item) for item in recorded], [_plain(item) for item in found]
     problems = [
-        f"item {number}: {_shown(mine)} is recorded, {_shown(yours)} was found"
+        f"item {number}: recorded is {_shown(mine, yours)}, found was {_shown(yours, mine)}"
         for number, (mine, yours) in enumerate(zip(wanted, given, strict=False))
         if mine != yours
     ]
@@ -112,6 +113,8 @@ def _parsed(arguments: str) -> object:
         return f"not JSON: {arguments}"
 
 
-def _shown(plain: tuple[Any, ...]) -> str:
+def _shown(plain: tuple[Any, ...], other: tuple[Any, ...]) -> str:
+    """The role, and the text around the first place where they differ."""
     text = repr(plain)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
+    start = max(0, len(commonprefix([text, repr(other)])) - SHOWN_CHARS // 2)
+    return f"{plain[0]} …{text[start : start + SHOWN_CHARS]}… (of {len(text)} characters)"
