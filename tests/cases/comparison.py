@@ -6,7 +6,6 @@ sent to a model as a placeholder, since some servers refuse empty content.
 """
 
 import json
-from os.path import commonprefix
 from typing import Any
 
 Item = dict[str, Any]
@@ -115,6 +114,7 @@ def _parsed(arguments: str) -> object:
 
 def _shown(plain: tuple[Any, ...], other: tuple[Any, ...]) -> str:
     """The role, and the text around the first place where they differ."""
-    text = repr(plain)
-    start = max(0, len(commonprefix([text, repr(other)])) - SHOWN_CHARS // 2)
+    text, others = repr(plain), repr(other)
+    differing = (at for at, (mine, yours) in enumerate(zip(text, others, strict=False)) if mine != yours)
+    start = max(0, next(differing, len(others)) - SHOWN_CHARS // 2)
     return f"{plain[0]} …{text[start : start + SHOWN_CHARS]}… (of {len(text)} characters)"
