@@ -218,7 +218,9 @@ def test_no_tool_starts_beyond_the_token_limit() -> None:
     story.replies(call("read"), tokens=100)
     events = story.goes_on()
     assert positions(events) == []
-    assert only(events, RunFinished).status == "limit_exceeded"
+    finished = only(events, RunFinished)
+    assert (finished.status, finished.kind) == ("limit_exceeded", "token_limit")
+    assert finished.reason.startswith("the run used 100 tokens of its limit of 100; done so far")
 
 
 # ---- outcomes

@@ -21,7 +21,7 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
         return _decide_idle(state, situation)
     if state.phase is Phase.ADVANCING_TURN:
         if state.limit_hit:
-            return limit_reached(state, "tool_call_limit", state.limit_hit)
+            return _over_limit(state)
         if state.answer and not state.mailbox and state.task is not None and state.task.interactive:
             if state.closed:
                 return _completed(state, "closed")
@@ -29,6 +29,14 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
                 [Step(PhaseEntered(phase=Phase.AWAITING_MESSAGE, turn=state.turn), Phase.AWAITING_MESSAGE)], None
             )
     return _start_call(state, turn=state.turn + 1, attempt=1)
+
+
+def _over_limit(state: RunState) -> Decided:
+    """The turn is over in which calls were refused by a limit. Which one it was follows from the state."""
+    problem = token_problem(state, state.limits)
+    if problem is not None:
+        return limit_reached(state, "token_limit", problem)
+    return limit_reached(state, "tool_call_limit", f"the limit of {state.limits.tool_calls} tool calls is reached")
 
 
 def _start_call(state: RunState, *, turn: int, attempt: int) -> Decided:
