@@ -28,8 +28,6 @@ def test_calls_are_as_many_as_the_recordings_are_said_to_hold(outcome: Outcome) 
     assert outcome.call_problems == []
 
 
-# decide_model.py calls every limit that refuses a tool call `tool_call_limit`, also that of tokens. Strict: once it names
-# the right one, this mark has to go.
 @pytest.mark.scenario("recorded runs at default limits")
 def test_the_longest_run_ends_at_its_token_limit(outcome: Outcome) -> None:
     """With default limits the run of 90 calls ends visibly: which limit, and how far it came."""
