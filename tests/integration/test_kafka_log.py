@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from runfold.adapters.kafka import KafkaRunLog
 from runfold.adapters.topics import TopicNames, delete_topics, ensure_topics, is_reachable, log_identity
@@ -157,3 +157,16 @@ def test_a_taken_port_is_told(kafka_bootstrap: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [f"port {port} is taken: stop what listens there, or choose another port"]
+
+
+def test_new_topics_answer_at_once(kafka_bootstrap: str, topic_prefix: str) -> None:
+    """A partition just created may have no leader that answers yet; nobody who starts next has to know."""
+    for number in range(3):
+        names = ensure_topics(kafka_bootstrap, f"{topic_prefix}-{number}", run_partitions=4, task_partitions=4)
+        consumer = Consumer({"bootstrap.servers": kafka_bootstrap, "group.id": topic_prefix})
+        try:
+            for topic in names.all():
+                assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 0)
+        finally:
+            consumer.close()
+            delete_topics(kafka_bootstrap, names)

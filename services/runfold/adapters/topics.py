@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # two are public, but not in its __all__
     AdminClient,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
 )
 
 from runfold.ports import LogIdentity, Permanent, Transient
 
 TIMEOUT_S = 30.0
+NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 PROPAGATION_S = 3.0  # until every broker has heard of a new topic; a few ms as a rule
 PROPAGATION_PAUSE_S = 0.02
 DAY_MS = 24 * 60 * 60 * 1000
@@ -99,9 +101,31 @@ def ensure_topics(
         _described(admin, list(names.all()))
     except KafkaException as error:
         raise _translated(error, "find the topics created just now") from error
+    _wait_for_leaders(admin, wanted)
     if existed:
         _check(admin, names, {name: wanted[name] for name in existed}, run_partitions)
     return names
+
+
+def _wait_for_leaders(admin: AdminClient, wanted: Mapping[str, _Wanted]) -> None:
+    """Wait until every partition answers: for a second or two after its creation it may have no leader that does."""
+    places = {
+        TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
+        for name, topic in wanted.items()
+        for number in range(topic.partitions)
+    }
+    deadline = time.monotonic() + TIMEOUT_S
+    while places:
+        for place, future in admin.list_offsets(places, request_timeout=TIMEOUT_S).items():
+            try:
+                future.result()
+                del places[place]
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code not in NO_LEADER_YET:
+                    del places[place]  # fewer partitions than wanted, or no right to ask: others say so better
+                elif time.monotonic() > deadline:
+                    raise _translated(error, f"reach {place.topic}, partition {place.partition}") from error
 
 
 def delete_topics(bootstrap: str, names: TopicNames, client: Mapping[str, str] | None = None) -> None:
