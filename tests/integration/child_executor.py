@@ -115,6 +115,7 @@ class CrashingLog:
                 self._end()
 
     def _end(self) -> None:
+        self._log.send_held()
         self._log._producer.flush(10)
         self._outbox._producer.flush(10)
         os._exit(KILLED)

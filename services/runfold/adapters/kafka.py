@@ -17,6 +17,7 @@ tenth more records/s. A report per delivered record adds about 3 us to a read.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from threading import Lock, get_ident
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -34,6 +35,9 @@ from runfold.events.envelope import Headers
 from runfold.ports import Committed, Delivery, LogIdentity, LogListener, Permanent, Transient
 
 T = TypeVar("T")
+# A chain is handed over in one go (see `append`), a few µs apart: long enough to travel as one request, and too short to
+# be felt. Without it each record was a request of its own, and a broker answers those of one client one after another.
+LINGER_MS = 0.1
 BATCH = 500  # records; a few ms of work, so that timers and heartbeats are never far
 QUERY_TIMEOUT_S = 10.0
 FULL_TIMEOUT_S = 5.0  # how long an append may wait for room in the producer's queue
@@ -62,10 +66,13 @@ class KafkaRunLog:
         self._problem: Permanent | None = None
         self._listener: LogListener | None = None
         self._outbox = outbox
+        self._held: list[tuple[int | None, str, bytes, Headers]] = []
+        self._sending = Lock()
+        self._polling = -1  # the thread that polls
         self._moved: set[int] = set()  # partitions whose earlier records are void since the last look
         common = client_config(bootstrap, name, client)
         self._producer = Producer({
-            **producer_config(common), "linger.ms": 0, "message.max.bytes": EVENT_BYTES_MAX,
+            **producer_config(common), "linger.ms": LINGER_MS, "message.max.bytes": EVENT_BYTES_MAX,
             "delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._error,
         })  # fmt: skip
         self._consumer = Consumer({**consumer_config(common, group, name), "error_cb": self._error})
@@ -80,11 +87,14 @@ class KafkaRunLog:
 
     def open(self, listener: LogListener) -> None:
         self._listener = listener
+        self._polling = get_ident()
         self._consumer.subscribe([self._topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lost)
 
     # ---- reading
 
     def poll(self, timeout_s: float) -> list[Delivery]:
+        if self._held:
+            self.send_held()
         self._serve()
         # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
         messages = self._consume(BATCH, 0)
@@ -146,6 +156,24 @@ class KafkaRunLog:
     # ---- appending
 
     def append(self, partition: int | None, key: str, value: bytes, headers: Headers) -> None:
+        """Appends of the polling thread are held until its next `poll`, which sends them together: a turn's decisions
+        are one request. Those of other threads go at once, behind what is held: an answer never overtakes its call."""
+        with self._sending:
+            self._held.append((partition, key, value, headers))
+            if get_ident() != self._polling:
+                self._send()
+
+    def send_held(self) -> None:
+        """Hand everything that was appended so far to librdkafka. Any thread."""
+        with self._sending:
+            self._send()
+
+    def _send(self) -> None:
+        held, self._held = self._held, []
+        for record in held:
+            self._append(*record)
+
+    def _append(self, partition: int | None, key: str, value: bytes, headers: Headers) -> None:
         try:
             self._produce(self._topic, value, key, -1 if partition is None else partition, headers=headers)
         except (BufferError, KafkaException) as error:
@@ -190,6 +218,7 @@ class KafkaRunLog:
         try:
             self._consumer.close()  # calls `on_revoked` first
         finally:
+            self.send_held()
             self._producer.flush(FLUSH_TIMEOUT_S)
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -58,7 +58,11 @@ class BenchClient:
 
     def _read(self) -> None:
         while not self._stopped.is_set():
-            messages = self._consumer.consume(500, 0.5)
+            # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
+            messages = self._consumer.consume(500, 0)
+            if not messages:
+                first = self._consumer.poll(0.5)
+                messages = [] if first is None else [first, *self._consumer.consume(499, 0)]
             found = [(message.key(), message.value()) for message in messages if message.error() is None]
             if found:
                 self._loop.call_soon_threadsafe(self._resolve, found)
