@@ -27,6 +27,7 @@ from runfold.adapters.kafka_client import (
     OTHER_BYTES_MAX,
     client_config,
     consumer_config,
+    delivery,
     final_problem,
     producer_config,
 )
@@ -110,7 +111,7 @@ class KafkaRunLog:
         add = found.append
         for m in messages:
             if m.error() is None:
-                add(Delivery(m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers()))  # type: ignore[arg-type]  # of a record without error all are there
+                add(delivery(m))
             else:
                 found = self._after_error(m, found)
                 add = found.append
@@ -147,7 +148,7 @@ class KafkaRunLog:
         partition = message.partition()
         if error.code() in MOVED and partition is not None and partition >= 0:
             self.seek(partition, self._listener.on_truncated(partition))
-            return [delivery for delivery in found if delivery.partition != partition]
+            return [each for each in found if each.partition != partition]
         problem = final_problem(error, f"reading {self._topic}")
         if problem is not None:
             raise problem

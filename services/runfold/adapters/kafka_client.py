@@ -7,10 +7,11 @@ reports beyond that is either about one partition (see `kafka.py`) or final.
 # ruff: noqa: SLF001  librdkafka's own error codes begin with an underscore; they are public
 
 from collections.abc import Mapping
+from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
-from runfold.ports import Permanent
+from runfold.ports import Delivery, Permanent
 
 DELIVERY_TIMEOUT_MS = 30_000
 EVENT_BYTES_MAX = 1_000_000  # as the topic's max.message.bytes: refused here, it costs nothing
@@ -84,3 +85,16 @@ def consumer_config(common: Config, group: str, name: str | None) -> Config:
     if name is not None:
         config["group.instance.id"] = name
     return config
+
+
+def delivery(message: Message) -> Delivery:
+    """A record that came without an error.
+
+    Nobody checks what a foreign producer calls its headers, and the library fails on reading a record that has one whose
+    name is not UTF-8: such a record has no headers here, so that it is set aside instead of stopping the partition.
+    """
+    m: Any = message  # of a record without error all of it is there
+    try:
+        return Delivery(m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers())
+    except SystemError:
+        return Delivery(m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), None)

@@ -17,11 +17,11 @@ from runfold.adapters.kafka_client import (
     OTHER_BYTES_MAX,
     client_config,
     consumer_config,
+    delivery,
     final_problem,
     producer_config,
 )
 from runfold.adapters.topics import TopicNames, admin_client, log_identity
-from runfold.events.envelope import Headers
 from runfold.intake.ports import Fate, Outgoing, RequestListener, Settled, Topic
 from runfold.ports import Delivery, Permanent, Transient
 
@@ -139,7 +139,7 @@ class KafkaRequestLog:
             first = self._requests.poll(timeout_s)
             if first is not None:
                 messages = [first, *self._requests.consume(BATCH - 1, 0)]
-        return [_delivery(message) for message in messages if not self._is_error(message)]
+        return [delivery(message) for message in messages if not self._is_error(message)]
 
     def _is_error(self, message: Message) -> bool:
         error, partition = message.error(), message.partition()
@@ -174,7 +174,7 @@ class KafkaRequestLog:
             self._problem = final_problem(error, f"reading {self._completions}") or self._problem
         elif partition in self._read:
             if error is None:
-                found.append(_delivery(message))
+                found.append(delivery(message))
             self._read[partition] = offset if error is not None else offset + 1  # the end's own offset is not read
 
     def completions_read(self, partition: int) -> int:
@@ -232,22 +232,3 @@ class KafkaRequestLog:
         finally:
             self._producer.flush(FLUSH_TIMEOUT_S)
             self._follower.close()
-
-
-def _delivery(message: Message) -> Delivery:
-    return Delivery(
-        message.partition() or 0,
-        message.offset() or 0,
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        _headers(message),
-    )
-
-
-def _headers(message: Message) -> Headers | None:
-    """Nobody checks what a foreign producer calls its headers: one bad name must not stop the partition."""
-    try:
-        return message.headers()  # type: ignore[return-value]  # of a record that was read it is a list
-    except SystemError:  # how the library says that a name is not UTF-8
-        return None
