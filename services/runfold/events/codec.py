@@ -57,6 +57,14 @@ class _Form:
         self.schema = schema
         self.to_value = _to_value(cls)
 
+    def read_from(self, writer: Schema) -> "_Reading":
+        """How to read what this schema wrote; comparing schemas is slow, so it is done once for each."""
+        return writer, None if writer == self.schema else self.schema, self
+
+
+# The writer's schema, the one to resolve it to (None: it is the current one), and the form.
+_Reading = tuple[Schema, Schema | None, _Form]
+
 
 def schema_folder() -> Traversable:
     """Where the .avsc files are: a package of their own in a wheel, the top of the tree in a checkout."""
@@ -93,17 +101,16 @@ class Codec:
         self._registry = registry
         self._forms: dict[type, _Form] = {}
         self._encoders: dict[type, Encoder] = {}
-        self._writers: dict[bytes, tuple[Schema, _Form]] = {}
+        self._readings: dict[bytes, _Reading] = {}
         for name, versions in (schemas or released_schemas()).items():
             cls = TYPES.get(name)
             if cls is None:
                 continue
-            current = fastavro.parse_schema(versions[-1])
-            form = _Form(cls, current)
+            form = _Form(cls, fastavro.parse_schema(versions[-1]))
             self._encoders[cls] = encoder_of(versions[-1], self._prefix(name, versions[-1]))
             self._forms[cls] = form
             for version in versions:
-                self._writers[SINGLE_OBJECT + fingerprint_of(version)] = (fastavro.parse_schema(version), form)
+                self._readings[SINGLE_OBJECT + fingerprint_of(version)] = form.read_from(fastavro.parse_schema(version))
 
     def _prefix(self, name: str, schema: Schema) -> bytes:
         if self._registry is None:
@@ -118,17 +125,16 @@ class Codec:
     def decode(self, value: bytes) -> Event:
         """The event in these bytes. Raises Undecodable."""
         if value[:2] == SINGLE_OBJECT:
-            known = self._writers.get(value[:10])
+            known = self._readings.get(value[:10])
             if known is None:
                 raise Undecodable(f"unknown schema fingerprint {value[2:10].hex()}")
-            writer, form = known
+            writer, reader, form = known
             start = 10
         elif value[:1] == CONFLUENT and len(value) >= 5:
-            writer, form = self._registered(int.from_bytes(value[1:5], "big"))
+            writer, reader, form = self._registered(int.from_bytes(value[1:5], "big"))
             start = 5
         else:
             raise Undecodable("neither Avro single-object encoding nor Confluent framing")
-        reader = None if writer is form.schema or writer == form.schema else form.schema
         source = BytesIO(value)
         source.seek(start)
         try:
@@ -140,9 +146,9 @@ class Codec:
             raise Undecodable(f"{form.name}: {len(value) - source.tell()} bytes left over")
         return event
 
-    def _registered(self, schema_id: int) -> tuple[Schema, _Form]:
+    def _registered(self, schema_id: int) -> _Reading:
         key = CONFLUENT + schema_id.to_bytes(4, "big")
-        known = self._writers.get(key)
+        known = self._readings.get(key)
         if known is not None:
             return known
         if self._registry is None:
@@ -154,8 +160,8 @@ class Codec:
         cls = TYPES.get(str(schema.get("name", "")).rpartition(".")[2]) if isinstance(schema, dict) else None
         if cls is None:
             raise Undecodable(f"schema id {schema_id} is not one of Runfold's records")
-        self._writers[key] = (schema, self._forms[cls])
-        return self._writers[key]
+        self._readings[key] = self._forms[cls].read_from(schema)
+        return self._readings[key]
 
 
 # ---- dicts to values. Each class gets one generated function: a generic walk was four times slower.
