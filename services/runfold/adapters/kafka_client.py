@@ -9,7 +9,7 @@ reports beyond that is either about one partition (see `kafka.py`) or final.
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, Message
 
 from runfold.ports import Delivery, Permanent
 
@@ -85,6 +85,15 @@ def consumer_config(common: Config, group: str, name: str | None) -> Config:
     if name is not None:
         config["group.instance.id"] = name
     return config
+
+
+def taken(consumer: Consumer, batch: int, timeout_s: float) -> list[Message]:
+    """What is there, or else the first that comes: `consume` with a time-out would wait until the batch is full."""
+    messages = consumer.consume(batch, 0)
+    if messages or timeout_s <= 0:
+        return messages
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(batch - 1, 0)]
 
 
 def delivery(message: Message) -> Delivery:

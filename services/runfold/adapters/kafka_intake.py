@@ -20,6 +20,7 @@ from runfold.adapters.kafka_client import (
     delivery,
     final_problem,
     producer_config,
+    taken,
 )
 from runfold.adapters.topics import TopicNames, admin_client, log_identity
 from runfold.intake.ports import Fate, Outgoing, RequestListener, Settled, Topic
@@ -133,12 +134,7 @@ class KafkaRequestLog:
         self._producer.poll(0)
         if self._problem is not None:
             raise self._problem
-        # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
-        messages = self._requests.consume(BATCH, 0)
-        if not messages and timeout_s > 0:
-            first = self._requests.poll(timeout_s)
-            if first is not None:
-                messages = [first, *self._requests.consume(BATCH - 1, 0)]
+        messages = taken(self._requests, BATCH, timeout_s)
         return [delivery(message) for message in messages if not self._is_error(message)]
 
     def _is_error(self, message: Message) -> bool:

@@ -20,7 +20,7 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
     if state.phase is Phase.AWAITING_MESSAGE:
         return _decide_idle(state, situation)
     if state.phase is Phase.ADVANCING_TURN:
-        if state.limit_hit:
+        if state.is_over_limit:
             return _over_limit(state)
         if state.answer and not state.mailbox and state.task is not None and state.task.interactive:
             if state.closed:

@@ -5,6 +5,7 @@ change state run one after the other in call order; the others side by side, at 
 """
 
 from runfold.core.ending import failed, token_problem
+from runfold.core.limits import shortened
 from runfold.core.phases import Phase
 from runfold.core.state import OpenReply, RunState, ToolCall
 from runfold.core.steps import Catalog, Decided, Situation, Step, earliest
@@ -100,7 +101,7 @@ def _refusal(state: RunState, reply: OpenReply, call: ToolCall, catalog: Catalog
 
 
 def _settled(reply: OpenReply, call: ToolCall, outcome: str, message: str) -> ToolSettled:
-    return ToolSettled(model_call=reply.model_call, position=call.position, outcome=outcome, message=message[:4_000])
+    return ToolSettled(model_call=reply.model_call, position=call.position, outcome=outcome, message=shortened(message))
 
 
 # ---- calls that start

@@ -126,7 +126,7 @@ def _tool_settled(state: RunState, record: Record, event: ToolSettled) -> bool:
     call.output = event.message
     state.counters.tool_errors += event.outcome not in NOT_ERRORS
     if event.outcome == "over_limit":
-        state.limit_hit = event.message
+        state.is_over_limit = True
     if state.phase is Phase.CALLING_MODEL:
         state.phase = Phase.DISPATCHING_TOOLS
     return True

@@ -142,7 +142,12 @@ def _tool_reported(state: RunState, record: Record, event: ToolReported) -> None
             call.output_ref = event.output_ref
             state.counters.tool_errors += event.outcome != "succeeded"
             return
-    state.late[record.event_id] = LateReport(
+    state.late[record.event_id] = late_report(record, event)
+
+
+def late_report(record: Record, event: ToolReported) -> LateReport:
+    """What is to be recorded of a report that came after its call was closed."""
+    return LateReport(
         model_call=event.model_call, position=event.position, dispatch=event.dispatch, report=record.event_id
     )
 

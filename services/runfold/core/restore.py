@@ -19,7 +19,8 @@ from runfold.core.state import RunState
 from runfold.events.envelope import Record
 from runfold.events.types import RunCheckpointed, RunParked, RunUnparked
 
-BASES = frozenset({"RunRequested", "RunLost"})
+BASES = frozenset({"RunRequested", "RunLost"})  # what a run may begin with
+EARLY_FACTS = frozenset({"CancelRequested", "MessageReceived", "CloseRequested"})  # what may stand before that
 Opener = Callable[[Record], None]  # decodes a record's body in place; leaves None where it cannot
 
 
@@ -220,7 +221,4 @@ def _only_early_facts(records: list[Record]) -> bool:
     A fact that cannot be read says nothing either way: somebody's garbage must not make a cancel be forgotten.
     """
     readable = [record for record in records if record.body is not None or record.follows is not None]
-    return bool(readable) and all(
-        record.type in ("CancelRequested", "MessageReceived", "CloseRequested") and record.follows is None
-        for record in readable
-    )
+    return bool(readable) and all(record.type in EARLY_FACTS and record.follows is None for record in readable)

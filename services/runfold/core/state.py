@@ -136,7 +136,7 @@ class RunState:
     answer_finish_reason: str = ""
     empty_replies: int = 0  # in a row
     cut_replies: int = 0  # in a row
-    limit_hit: str = ""  # a call was settled as over a limit: the run ends after this turn
+    is_over_limit: bool = False  # a call was settled as over a limit: the run ends after this turn
     # people
     cancel: CancelRequested | None = None
     closed: bool = False

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from runfold.adapters.kafka_client import taken
 from runfold.adapters.topics import TopicNames
 from runfold.events.codec import Codec
 from runfold.events.envelope import HeaderWriter, new_event_id
@@ -58,11 +59,7 @@ class BenchClient:
 
     def _read(self) -> None:
         while not self._stopped.is_set():
-            # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
-            messages = self._consumer.consume(500, 0)
-            if not messages:
-                first = self._consumer.poll(0.5)
-                messages = [] if first is None else [first, *self._consumer.consume(499, 0)]
+            messages = taken(self._consumer, 500, 0.5)
             found = [(message.key(), message.value()) for message in messages if message.error() is None]
             if found:
                 self._loop.call_soon_threadsafe(self._resolve, found)

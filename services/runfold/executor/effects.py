@@ -7,11 +7,11 @@ process which wrote a reply may fold it ahead.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runfold.core.limits import RECORD_BYTES_MAX
 from runfold.core.pending import completion_id, completion_of, pending_tools
-from runfold.core.state import ToolCall
+from runfold.core.state import LateReport, ToolCall
 from runfold.events.envelope import Record
 from runfold.events.types import LateReportRecorded, ModelFailed, ToolReported
 from runfold.executor.run import Run
@@ -120,19 +120,7 @@ class Effects:
         try:
             self.writer.fact(partition, run_id, report, now_ms, traceparent=traceparent)
         except TooLarge as error:
-            small = ToolReported(
-                model_call=report.model_call,
-                position=report.position,
-                dispatch=report.dispatch,
-                source=report.source,
-                nonce=report.nonce,
-                outcome=report.outcome,
-                output=f"The output is not shown: {error}.",
-                output_ref=report.output_ref,
-                output_bytes=report.output_bytes,
-                exit_code=report.exit_code,
-                duration_ms=report.duration_ms,
-            )
+            small = replace(report, output=f"The output is not shown: {error}.")
             self.writer.fact(partition, run_id, small, now_ms, traceparent=traceparent)
 
     def stop_unwanted(self, run: Run) -> None:
@@ -149,22 +137,14 @@ class Effects:
 
     # ---- reports
 
-    def record_late(self, run: Run, now_ms: int) -> None:
-        """Keep reports that came after their call was closed. The id is made from the report's: twice is once."""
-        for late in list(run.state.late.values()):
-            event = LateReportRecorded(
-                model_call=late.model_call, position=late.position, dispatch=late.dispatch, report=late.report
-            )
-            event_id = f"late-{late.report}"
-            if not self.writer.is_unread(event_id):
-                self.writer.fact(run.partition, run.state.run_id, event, now_ms, event_id=event_id)
-
-    def record_late_report(self, partition: int, record: Record, report: ToolReported) -> None:
-        """The same for a run that is no longer in memory."""
+    def record_late(self, partition: int, run_id: str, late: LateReport, now_ms: int) -> None:
+        """Keep a report that came after its call was closed. The id is made from the report's: twice is once."""
         event = LateReportRecorded(
-            model_call=report.model_call, position=report.position, dispatch=report.dispatch, report=record.event_id
+            model_call=late.model_call, position=late.position, dispatch=late.dispatch, report=late.report
         )
-        self.writer.fact(partition, record.run_id, event, record.time_ms, event_id=f"late-{record.event_id}")
+        event_id = f"late-{late.report}"
+        if not self.writer.is_unread(event_id):
+            self.writer.fact(partition, run_id, event, now_ms, event_id=event_id)
 
     def publish_completion(self, run: Run, acknowledged: Callable[[Run, str, bool], None]) -> None:
         """Send TaskCompleted, under the same id from every process that does so."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from runfold.core.decide import decide
 from runfold.core.fold import EFFECTIVE, FACT, VOID, WITHOUT_EFFECT, Taken, take
+from runfold.core.fold_facts import late_report
 from runfold.core.phases import Phase
-from runfold.core.restore import Ended
+from runfold.core.restore import BASES, EARLY_FACTS, Ended
 from runfold.core.state import Halt, RunState
 from runfold.core.steps import Catalog, Situation, Step
 from runfold.events.codec import Codec, Undecodable
@@ -41,8 +42,6 @@ from runfold.executor.writer import Writer
 from runfold.ports import Clock, Committed, Delivery, InvariantViolation, RunLog
 
 CHAIN_ROUNDS_MAX = 1_000  # answers of `decide` in one chain; a chain that long decides in circles
-BEGINNINGS = frozenset({"RunRequested", "RunLost"})
-EARLY_FACTS = frozenset({"CancelRequested", "MessageReceived", "CloseRequested"})
 
 
 @dataclass(slots=True)
@@ -207,7 +206,7 @@ class Executor:
             self.tell(f"run {record.run_id} is taken up again: restoring partition {partition.number} from its base")
             self._restart(partition, self.log.start_of(partition.number))
             return None
-        if record.follows is not None or record.type not in BEGINNINGS | EARLY_FACTS:
+        if record.follows is not None or record.type not in BASES | EARLY_FACTS:
             return None
         run = new_run(RunState(run_id=record.run_id), partition.number, record.offset, record.time_ms)
         partition.runs[record.run_id] = run
@@ -215,17 +214,18 @@ class Executor:
 
     def _met_finished(self, partition: Partition, record: Record) -> None:
         """Terminal is terminal; a late report is still marked as late, a repeated request remembered as one."""
-        if record.type in BEGINNINGS:
+        if record.type in BASES:
             partition.finished[record.run_id].repeated_at = record.offset
         if record.type == "ToolReported":
             self._open_body(record)
             if isinstance(record.body, ToolReported):
-                self.effects.record_late_report(partition.number, record, record.body)
+                late = late_report(record, record.body)
+                self.effects.record_late(partition.number, record.run_id, late, record.time_ms)
 
     def _take(self, partition: Partition, run: Run, record: Record, *, is_ours: bool) -> None:
         """Fold one record onto both states, and see what that says about what was sent ahead."""
         state = run.state
-        if not state.last and record.type in BEGINNINGS:
+        if not state.last and record.type in BASES:
             run.base_time_ms = record.time_ms
         run.bytes_since_checkpoint += len(record.value)
         taken = take(state, record)
@@ -318,8 +318,8 @@ class Executor:
     def _tend(self, partition: Partition, run: Run, now_ms: int) -> None:
         """Everything beside the main line: late reports, work nobody waits for, the completion."""
         state = run.state
-        if state.late:
-            self.effects.record_late(run, now_ms)
+        for late in state.late.values():
+            self.effects.record_late(run.partition, state.run_id, late, now_ms)
         if run.tools or run.model_calls:
             self.effects.stop_unwanted(run)
         if state.finished is not None and not state.reported and not run.completing and not run.completion:
@@ -442,8 +442,6 @@ class Executor:
         owned = self.ownership.partitions.get(partition)
         if owned is not None:
             self.tell(f"partition {partition}: the log does not hold offset {owned.position}; restoring from {first}")
-            for run in owned.runs.values():
-                self._stop_run(run)
             self.ownership.begin_restore(owned, first)
         return first
 

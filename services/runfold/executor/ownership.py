@@ -18,7 +18,6 @@ from runfold.executor.settings import ExecutorSettings
 from runfold.executor.writer import Writer
 from runfold.ports import Clock, Committed, LogIdentity, Permanent, RunLog
 
-START_OF_LOG = -2
 METADATA_BYTES_MAX = 4_095  # of Kafka: offset.metadata.max.bytes
 
 
@@ -92,6 +91,9 @@ class Ownership:
         return mark
 
     def begin_restore(self, partition: Partition, mark: int) -> None:
+        """Drop all state of a partition; it is live again once our PartitionOpened comes back."""
+        for run in partition.runs.values():
+            self.stop_run(run)
         partition.restoring = Restoring(mark=mark)
         partition.rewind(mark)
         self.open_partition(partition)
@@ -103,9 +105,7 @@ class Ownership:
         partition.opened_id = record.event_id
 
     def restart(self, partition: Partition, mark: int) -> None:
-        """Drop all state of a partition and restore it again."""
-        for run in partition.runs.values():
-            self.stop_run(run)
+        """Restore a partition again, from further back."""
         self.begin_restore(partition, mark)
         self.log.seek(partition.number, mark)
 
