@@ -38,7 +38,7 @@ from runfold.ports import Committed, Delivery, LogIdentity, LogListener, Permane
 T = TypeVar("T")
 # A chain is handed over in one go (see `append`), a few µs apart: long enough to travel as one request, and too short to
 # be felt. Without it each record was a request of its own, and a broker answers those of one client one after another.
-LINGER_MS = 0.1
+LINGER_MS = 0.01
 BATCH = 500  # records; a few ms of work, so that timers and heartbeats are never far
 QUERY_TIMEOUT_S = 10.0
 FULL_TIMEOUT_S = 5.0  # how long an append may wait for room in the producer's queue
@@ -272,7 +272,7 @@ class KafkaOutbox:
         self._problem: Permanent | None = None
         common = client_config(bootstrap, name, client)
         self._producer = Producer({
-            **producer_config(common), "linger.ms": 1, "message.max.bytes": OTHER_BYTES_MAX, "error_cb": self._error,
+            **producer_config(common), "linger.ms": LINGER_MS, "message.max.bytes": OTHER_BYTES_MAX, "error_cb": self._error,
         })  # fmt: skip
         self._produce: Callable[..., None] = self._producer.produce
 

@@ -17,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,6 +32,7 @@ from runfold.ports import Permanent
 PARTITIONS = 4
 ROUNDS = 3
 RUNS_IN_MEMORY = 1_000
+WARM_ROUNDS, WARM_RUNS = 50, 16
 
 
 def main(argv: list[str]) -> int:
@@ -48,14 +50,14 @@ def main(argv: list[str]) -> int:
     os.environ["BENCH_WORKLOAD"] = str(folder)
     ours: list[dict[str, Any]] = []
     peers: list[dict[str, Any]] = []
-    with EmbeddedKafka() as kafka:
+    with _kafka() as servers:
         for number in range(ROUNDS if options.peers else 1):
             if number and options.peers:
                 peers += _peers(options.peers)
-            ours.append(_measure(kafka.bootstrap_servers))
+            ours.append(_measure(servers))
             _print(ours[-1])
         if not options.no_memory:
-            _print(_memory(kafka.bootstrap_servers))
+            _print(_memory(servers))
     for line in peers:
         _print(line)
     if peers:
@@ -68,35 +70,62 @@ def _print(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+@contextlib.contextmanager
+def _kafka() -> Iterator[str]:
+    """The addresses of KAFKA_BOOTSTRAP_SERVERS, or of an embedded broker, warm as one that has run for a while is."""
+    if servers := os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        yield servers
+        return
+    with EmbeddedKafka() as kafka:
+        with _stack(kafka.bootstrap_servers) as (_, names):
+            asyncio.run(_warm(kafka.bootstrap_servers, names))
+        yield kafka.bootstrap_servers
+
+
+async def _warm(servers: str, names: TopicNames) -> None:
+    """A broker's Java code is interpreted until it is compiled: its first minute is several times slower (measured)."""
+    client = BenchClient(servers, names, "bench")
+    for _ in range(WARM_ROUNDS):
+        await asyncio.gather(*[client.run() for _ in range(WARM_RUNS)])
+    client.close()
+
+
+@contextlib.contextmanager
+def _stack(servers: str, **more: str) -> Iterator[tuple[Stack, TopicNames]]:
+    """An intake and the executor that is measured, on topics of their own."""
+    names = TopicNames(f"bench-{uuid4().hex[:8]}")
+    ensure_topics(servers, names.prefix, run_partitions=PARTITIONS, task_partitions=PARTITIONS)
+    environment = {
+        "KAFKA_BOOTSTRAP_SERVERS": servers,
+        "RUNFOLD_TOPIC_PREFIX": names.prefix,
+        "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
+        **more,
+    }
+    with Stack(environment) as stack:
+        stack.start("intake")
+        yield stack, names
+
+
 def _measure(servers: str) -> dict[str, Any]:
     """One pass of the workload on topics of its own."""
     import workload  # type: ignore[import-not-found]  # the peers' folder, put on the path by `main`
 
-    names = TopicNames(f"bench-{uuid4().hex[:8]}")
-    ensure_topics(servers, names.prefix, run_partitions=PARTITIONS, task_partitions=PARTITIONS)
-    with Stack(
-        {
-            "KAFKA_BOOTSTRAP_SERVERS": servers,
-            "RUNFOLD_TOPIC_PREFIX": names.prefix,
-            "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
-        }
-    ) as stack:
-        stack.start("intake")
-        executor = stack.start("bench-executor")
+    with _stack(servers) as (stack, executor, names):
         said = io.StringIO()
 
         async def measured() -> None:
             client = BenchClient(servers, names, "bench")
             first = asyncio.ensure_future(client.run())
             while not (await asyncio.wait([first], timeout=1))[0]:
-                _failed(stack)
+                if (problem := stack.failed()) is not None:
+                    raise Permanent(f"{problem}; run it by hand to see why")
             with contextlib.redirect_stdout(said):
                 await workload.measure("runfold", client.run)
             client.close()
 
-        before = _cpu_s(executor.pid)
+        before = _cpu_s(executor)
         asyncio.run(measured())
-        cpu_s = _cpu_s(executor.pid) - before
+        cpu_s = _cpu_s(executor) - before
     figures: dict[str, Any] = json.loads(said.getvalue())
     log = checked_log(servers, names)
     figures["cpu_us_per_turn"] = round(cpu_s / log.turns * 1e6)
@@ -107,24 +136,46 @@ def _measure(servers: str) -> dict[str, Any]:
 
 def _memory(servers: str) -> dict[str, Any]:
     """Resident memory of an executor with many active runs of 10 turns and 20 KB."""
+    with _stack(servers, BENCH_LAST_TURN_WAITS="1") as (_, executor, names):
+        asyncio.run(_fill(servers, names))
+        return {"active_runs": RUNS_IN_MEMORY, "resident_mb": round(_resident_mb(executor), 1)}
+
+
+@contextlib.contextmanager
+def _stack(servers: str, **more: str) -> Iterator[tuple[Stack, int, TopicNames]]:
+    """An intake and the executor that is measured (its process id), on topics of their own."""
     names = TopicNames(f"bench-{uuid4().hex[:8]}")
     ensure_topics(servers, names.prefix, run_partitions=PARTITIONS, task_partitions=PARTITIONS)
     environment = {
         "KAFKA_BOOTSTRAP_SERVERS": servers,
         "RUNFOLD_TOPIC_PREFIX": names.prefix,
         "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
-        "BENCH_LAST_TURN_WAITS": "1",
+        **more,
     }
     with Stack(environment) as stack:
         stack.start("intake")
-        executor = stack.start("bench-executor")
-        asyncio.run(_fill(servers, names))
-        return {"active_runs": RUNS_IN_MEMORY, "resident_mb": round(_resident_mb(executor.pid), 1)}
+        yield stack, stack.start("bench-executor").pid, names
 
 
-def _failed(stack: Stack) -> None:
-    if (problem := stack.failed()) is not None:
-        raise Permanent(f"{problem}; run it by hand to see why")
+@contextlib.contextmanager
+def _kafka() -> Iterator[str]:
+    """The addresses in KAFKA_BOOTSTRAP_SERVERS, or of an embedded broker, as warm as one that has run for a while."""
+    if servers := os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
+        yield servers
+        return
+    with EmbeddedKafka() as kafka:
+        with _stack(kafka.bootstrap_servers) as (_, _, names):
+            asyncio.run(_warm(kafka.bootstrap_servers, names))
+        yield kafka.bootstrap_servers
+
+
+async def _warm(servers: str, names: TopicNames) -> None:
+    """A broker's Java code is interpreted until it is compiled: its first minute is several times slower (measured)."""
+    client = BenchClient(servers, names, "bench")
+    for _ in range(WARM_ROUNDS):
+        await client.run()  # alone: another path through the broker than many at once
+        await asyncio.gather(*[client.run() for _ in range(WARM_RUNS)])
+    client.close()
 
 
 async def _fill(servers: str, names: TopicNames) -> None:
