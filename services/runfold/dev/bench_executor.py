@@ -12,7 +12,7 @@ from runfold.adapters.scripted_model import FunctionModel
 from runfold.adapters.toolbox import Toolbox, tool
 from runfold.core.transcript import Reply
 from runfold.events.types import Item, ModelFailed, ModelReplied, Usage
-from runfold.executor.main import kafka_executor
+from runfold.executor.main import kafka_executor, serve
 from runfold.ports import ModelOutcome, ModelRequest
 from runfold.settings import Settings
 
@@ -46,7 +46,4 @@ def run(settings: Settings, stop: threading.Event) -> None:
     agents = Agents([AgentConfig(name="bench", model="in-process", instructions="Work.")], toolbox)
     blobs = DirectoryBlobs(Path(tempfile.gettempdir()) / "runfold-bench-blobs")
     executor = kafka_executor(settings, toolbox=toolbox, agents=agents, model=FunctionModel(reply), blobs=blobs)
-    executor.open()
-    while not stop.is_set():
-        executor.step()
-    executor.close()
+    serve(executor, stop)

@@ -7,12 +7,15 @@ phase the run is in after it). A record with `follows` is a decision; without, a
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from os import urandom
+from os import register_at_fork, urandom
 
 from runfold.events.types import DECISIONS, FACTS, Event
 
 Headers = list[tuple[str, bytes]]
 TYPE_PREFIX = "runfold."
+IDS_AT_ONCE = 1_000
+_drawn_ids: list[str] = []
+register_at_fork(after_in_child=_drawn_ids.clear)  # a child would draw the same
 EVENT_ID_AT = 1  # where `HeaderWriter` puts ce_id
 
 
@@ -39,8 +42,16 @@ class Record:
 
 
 def new_event_id() -> str:
-    """128 random bits, in hex."""
-    return urandom(16).hex()
+    """128 random bits, in hex. Any thread.
+
+    Drawn for many at once: the system call for each was a tenth of the executor's time (measured).
+    """
+    try:
+        return _drawn_ids.pop()
+    except IndexError:
+        drawn = urandom(16 * IDS_AT_ONCE).hex()
+        _drawn_ids.extend(drawn[at : at + 32] for at in range(0, len(drawn), 32))
+        return urandom(16).hex()
 
 
 def rfc3339(time_ms: int) -> str:

@@ -1,5 +1,6 @@
 """The executor service: `runfold executor`."""
 
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from runfold.ports import Blobs, Model
 from runfold.settings import Settings
 
 log = logging.getLogger("runfold.executor")
+COLLECT_AT = (100_000, 50, 100)  # new objects; and how often each older generation is left out
 
 
 def kafka_executor(
@@ -64,6 +66,21 @@ def kafka_executor(
     )
 
 
+def serve(executor: Executor, stop: threading.Event) -> None:
+    """Tick until asked to stop; leave the group in good order, whatever happens."""
+    # Nearly everything the loop makes is freed by its reference count. Looking for cycles among the states of all active
+    # runs, at every 700 new objects, was a fifth of the loop's time with 128 runs (measured).
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AT)
+    executor.open()
+    try:
+        while not stop.is_set():
+            executor.step()
+    finally:
+        executor.close()
+
+
 def run(settings: Settings, stop: threading.Event) -> None:
     """Carry runs until asked to stop. Raises Permanent when that cannot work."""
     blobs = DirectoryBlobs(settings.blobs)
@@ -77,10 +94,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
     log.info(
         "executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix
     )
-    executor.open()
     try:
-        while not stop.is_set():
-            executor.step()
+        serve(executor, stop)
     finally:
-        executor.close()
         model.close()
