@@ -68,6 +68,9 @@ class ToolSpec:
     changes_state: bool  # calls that change state run one after the other, in call order
     idempotent: bool = False  # may be started again after a start without an outcome
     resumable: bool = False  # a wait operation: resumed under the same call after a crash
+    waits_for: str = ""  # time, person or child: nothing runs, the run itself waits; empty for every other tool
+    approval: str = ""  # always, or an expression over the arguments; empty: no person is asked
+    approval_reason: str = ""  # what the person is told
 
 
 @event
@@ -107,6 +110,7 @@ class RunRequested:
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     parent: str | None = None  # run id of the parent
+    depth: int = 0  # 0 for a task of the outside, one more for each delegation
     request_digest: str = ""  # sha256 of the request as it came: tells a repeat from another body
     problem: str | None = None  # what is wrong with the request; the run is rejected with it
 
@@ -157,6 +161,28 @@ class ToolReported:
 
 
 @event
+class ToolClaimed:
+    """A process is about to start the effect of a dispatch. The first claim in the log wins; no other may start."""
+
+    model_call: str
+    position: int
+    dispatch: str
+    nonce: str  # of the process, random
+    process: str  # where it runs: host and process, or pod
+
+
+@event
+class ToolFenced:
+    """A second process was refused the same dispatch: it did nothing."""
+
+    model_call: str
+    position: int
+    dispatch: str
+    nonce: str  # of the one that was refused
+    process: str
+
+
+@event
 class LateReportRecorded:
     """A report for a call that was closed already: kept and shown, never acted on."""
 
@@ -192,6 +218,57 @@ class CancelRequested:
     command_id: str
     reason: str = ""
     sender: str = ""
+
+
+@event
+class PauseRequested:
+    """The run is to start nothing new until it is resumed."""
+
+    command_id: str
+    sender: str = ""
+
+
+@event
+class ResumeRequested:
+    """A paused run goes on."""
+
+    command_id: str
+    sender: str = ""
+
+
+@event
+class ApprovalDecided:
+    """A person said yes or no to one call. Counts only for the ApprovalRequired and the arguments it names."""
+
+    command_id: str
+    approval: str  # event id of the ApprovalRequired
+    arguments_sha256: str  # of the arguments the person was shown
+    approved: bool
+    reason: str = ""
+    sender: str = ""
+
+
+@event
+class QuestionAnswered:
+    """A person answered a call that asks one. The answer is the call's result."""
+
+    command_id: str
+    model_call: str
+    position: int
+    text: str
+    sender: str = ""
+
+
+@event
+class ChildCompleted:
+    """A delegated task ended. Its outcome is the result of the call that asked for it."""
+
+    child: str  # its task id
+    status: str
+    kind: str = ""
+    reason: str = ""
+    result: str | None = None  # cut where it is too large to stand here
+    totals: Totals
 
 
 @event
@@ -253,6 +330,17 @@ class ModelCallStarted:
 
 
 @event
+class ApprovalRequired:
+    """A person must say yes before this call starts."""
+
+    model_call: str
+    position: int
+    reason: str
+    arguments_sha256: str  # of the arguments that are shown, and that will run
+    time_limit_ms: int  # then the answer is no, recorded as expired
+
+
+@event
 class ToolDispatchStarted:
     """The promise to start a tool, recorded before it is started."""
 
@@ -272,7 +360,8 @@ class ToolSettled:
 
     model_call: str
     position: int
-    outcome: str  # timed_out, interrupted, cancelled, over_limit, invalid_arguments, unknown_tool, cut_off
+    # timed_out, interrupted, cancelled, over_limit, invalid_arguments, unknown_tool, cut_off, rejected, expired, waited
+    outcome: str
     message: str  # what the model is told
 
 
@@ -358,6 +447,7 @@ class TaskRequested:
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     parent: str | None = None
+    depth: int = 0
 
 
 @event
@@ -396,6 +486,17 @@ class ModelTextDelta:
 
 
 @event
+class ToolOutputChunk:
+    """A piece of what a running tool prints, as it comes. For eyes only."""
+
+    dispatch: str
+    nonce: str
+    stream: str  # stdout or stderr
+    offset: int  # in bytes, from the start of this stream
+    text: str
+
+
+@event
 class Quarantined:
     """A record that could not be used, with its place and the reason."""
 
@@ -409,21 +510,23 @@ class Quarantined:
 
 
 FACTS = (
-    RunRequested, ModelReplied, ModelFailed, ToolReported, LateReportRecorded, MessageReceived, CloseRequested,
-    CancelRequested, UnparkRequested, PartitionOpened, RunLost,
+    RunRequested, ModelReplied, ModelFailed, ToolClaimed, ToolFenced, ToolReported, LateReportRecorded, MessageReceived,
+    CloseRequested, CancelRequested, PauseRequested, ResumeRequested, ApprovalDecided, QuestionAnswered, ChildCompleted,
+    UnparkRequested, PartitionOpened, RunLost,
 )  # fmt: skip
 DECISIONS = (
-    ContextLoaded, PhaseEntered, ModelCallStarted, ToolDispatchStarted, ToolSettled, TurnAdvanced, RunFailed,
-    RunFinished, TaskReported, RunCheckpointed, RunParked, RunUnparked,
+    ContextLoaded, PhaseEntered, ModelCallStarted, ApprovalRequired, ToolDispatchStarted, ToolSettled, TurnAdvanced,
+    RunFailed, RunFinished, TaskReported, RunCheckpointed, RunParked, RunUnparked,
 )  # fmt: skip
-OTHERS = (TaskRequested, TaskCancelled, TaskCompleted, ModelTextDelta, Quarantined)
+OTHERS = (TaskRequested, TaskCancelled, TaskCompleted, ModelTextDelta, ToolOutputChunk, Quarantined)
 
 Fact = (
-    RunRequested | ModelReplied | ModelFailed | ToolReported | LateReportRecorded | MessageReceived | CloseRequested
-    | CancelRequested | UnparkRequested | PartitionOpened | RunLost
+    RunRequested | ModelReplied | ModelFailed | ToolClaimed | ToolFenced | ToolReported | LateReportRecorded
+    | MessageReceived | CloseRequested | CancelRequested | PauseRequested | ResumeRequested | ApprovalDecided
+    | QuestionAnswered | ChildCompleted | UnparkRequested | PartitionOpened | RunLost
 )  # fmt: skip
 Decision = (
-    ContextLoaded | PhaseEntered | ModelCallStarted | ToolDispatchStarted | ToolSettled | TurnAdvanced | RunFailed
-    | RunFinished | TaskReported | RunCheckpointed | RunParked | RunUnparked
+    ContextLoaded | PhaseEntered | ModelCallStarted | ApprovalRequired | ToolDispatchStarted | ToolSettled | TurnAdvanced
+    | RunFailed | RunFinished | TaskReported | RunCheckpointed | RunParked | RunUnparked
 )  # fmt: skip
-Event = Fact | Decision | TaskRequested | TaskCancelled | TaskCompleted | ModelTextDelta | Quarantined
+Event = Fact | Decision | TaskRequested | TaskCancelled | TaskCompleted | ModelTextDelta | ToolOutputChunk | Quarantined
