@@ -20,7 +20,9 @@ from runfold.core.steps import Decided, Situation
 from runfold.events.envelope import Record
 from runfold.events.types import (
     DECISIONS,
+    ApprovalDecided,
     CancelRequested,
+    ChildCompleted,
     CloseRequested,
     ContextLoaded,
     Event,
@@ -28,11 +30,16 @@ from runfold.events.types import (
     MessageReceived,
     ModelFailed,
     ModelReplied,
+    PauseRequested,
+    QuestionAnswered,
+    ResumeRequested,
     RunRequested,
+    ToolClaimed,
     ToolDispatchStarted,
     ToolReported,
     ToolSettled,
     ToolSpec,
+    Totals,
     Usage,
 )
 
@@ -52,6 +59,13 @@ TOOLS = [
     tool("fetch", idempotent=True),
     tool("wait", resumable=True, time_limit_ms=500_000),
     tool("quick", time_limit_ms=5_000),
+    tool("pay", changes_state=True, approval="a > 10", approval_reason="it costs money"),
+    tool("erase", approval="always"),
+    tool("ask", waits_for="person"),
+    tool("sleep", waits_for="time"),
+    tool("delegate", waits_for="child"),
+    tool("run", tool_class="process", changes_state=True),
+    tool("elsewhere", tool_class="external"),
 ]
 
 
@@ -233,6 +247,47 @@ class Story:
 
     def is_closed(self) -> Taken:
         return self.add(CloseRequested(command_id="close"))
+
+    def decides(self, position: int, *, approved: bool, command_id: str = "", **other: Any) -> Taken:
+        """A person's word about an approval that was asked for."""
+        assert self.state.reply is not None
+        asked = self.state.reply.calls[position]
+        given = {
+            "command_id": command_id or f"decision-{len(self.records)}",
+            "approval": asked.approval,
+            "arguments_sha256": asked.arguments_sha256,
+            "approved": approved,
+        }
+        return self.add(ApprovalDecided(**{**given, **other}))
+
+    def answers(self, position: int, text: str) -> Taken:
+        assert self.state.reply is not None
+        command_id = f"answer-{len(self.records)}"
+        model_call = self.state.reply.model_call
+        return self.add(QuestionAnswered(command_id=command_id, model_call=model_call, position=position, text=text))
+
+    def child_ends(self, position: int, status: str = "completed", result: str | None = "done", **totals: int) -> Taken:
+        assert self.state.reply is not None
+        child = self.state.reply.calls[position].child
+        return self.add(ChildCompleted(child=child, status=status, result=result, totals=Totals(**totals)))
+
+    def claims(self, position: int, nonce: str, **other: Any) -> Taken:
+        assert self.state.reply is not None
+        reply = self.state.reply
+        given = {
+            "model_call": reply.model_call,
+            "position": position,
+            "dispatch": reply.calls[position].dispatches[-1],
+            "nonce": nonce,
+            "process": f"host/{nonce}",
+        }
+        return self.add(ToolClaimed(**{**given, **other}))
+
+    def is_paused(self) -> Taken:
+        return self.add(PauseRequested(command_id=f"pause-{len(self.records)}"))
+
+    def is_resumed(self) -> Taken:
+        return self.add(ResumeRequested(command_id=f"resume-{len(self.records)}"))
 
     # ---- decisions, for tests of the fold
 

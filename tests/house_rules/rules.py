@@ -68,6 +68,7 @@ PURE_LIBRARY = frozenset({
 PURE_EXCEPTIONS = {
     "events/envelope.py": {
         "os.urandom": "new event ids are random bits: the one die of the contract",
+        "os.register_at_fork": "a forked process must not draw the same ids",
         "datetime.UTC": "formats a time that it is given",
         "datetime.datetime": "formats a time that it is given",
     },

@@ -14,6 +14,7 @@ from runfold.events.types import (
     ModelCallStarted,
     RunFailed,
     RunFinished,
+    ToolFenced,
     Totals,
     TurnAdvanced,
 )
@@ -60,7 +61,14 @@ class RandomStory(Story):
             self.misplaced,
             self.acknowledge,
         ]
-        rarest: list[Callable[[], object]] = [self.is_cancelled, self.is_closed, self.mark_late]
+        rarest: list[Callable[[], object]] = [
+            self.is_cancelled,
+            self.is_closed,
+            self.mark_late,
+            self.is_paused,
+            self.is_resumed,
+            self.is_fenced,
+        ]
         return common if self.rng.random() < 0.75 else rare if self.rng.random() < 0.85 else rarest
 
     def part_of_a_chain(self) -> None:
@@ -81,11 +89,31 @@ class RandomStory(Story):
         """What is waited for happens: the model answers or fails, a tool reports."""
         reply = self.state.reply
         started = [c.position for c in reply.calls if c.dispatches] if reply is not None else []
-        if started:
-            position = self.rng.choice(started)
-            self.add(self.report(position, f"result {self.rng.randrange(9)}", nonce=str(self.rng.randrange(2))))
+        asked = [c.position for c in reply.calls if c.approval] if reply is not None else []
+        if asked and self.rng.random() < 0.5:
+            self.decides(self.rng.choice(asked), approved=self.rng.random() < 0.7)
+        elif started:
+            self.tool_outcome(self.rng.choice(started))
         elif self.state.call is not None and self.state.reply is None:
             self.answer()
+
+    def tool_outcome(self, position: int) -> None:
+        """A tool reports, perhaps after its claim; a person answers; a child ends."""
+        assert self.state.reply is not None
+        found = self.state.reply.calls[position]
+        nonce = str(self.rng.randrange(2))
+        waits_for = found.tool.waits_for if found.tool is not None else ""
+        if waits_for == "person":
+            self.answers(position, f"answer {self.rng.randrange(9)}")
+        elif waits_for == "child":
+            self.child_ends(position, self.rng.choice(("completed", "failed", "cancelled")), tokens=3)
+        elif found.tool is not None and found.tool.tool_class == "process" and self.rng.random() < 0.6:
+            self.claims(position, nonce)
+        else:
+            self.add(self.report(position, f"result {self.rng.randrange(9)}", nonce=nonce))
+
+    def is_fenced(self) -> None:
+        self.add(ToolFenced(model_call="any", position=0, dispatch="any", nonce="n", process="host/2"))
 
     def answer(self) -> None:
         rng = self.rng
@@ -96,7 +124,7 @@ class RandomStory(Story):
         items: list[Item] = [text(rng.choice(("", "hm", "well then")))]
         for _ in range(rng.choice((0, 1, 1, 2, 3, 10)) if dice < 0.8 else 0):
             name = rng.choice([*(tool.name for tool in TOOLS), "teleport"])
-            items.append(call(name, rng.choice(("{}", '{"a": 1}', '{"bad": 1}', "{"))))
+            items.append(call(name, rng.choice(("{}", '{"a": 1}', '{"a": 11, "seconds": 9}', '{"bad": 1}', "{"))))
         self.replies(*items, finish=rng.choice(("", "", "", "", "", "", "length")), tokens=rng.randrange(60_000))
 
     def repeat(self) -> None:

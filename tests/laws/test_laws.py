@@ -187,7 +187,7 @@ def test_outcomes_of_what_is_over_move_neither_phase_nor_calls(seeds: range) -> 
         story.add(ModelFailed(model_call="nobody's", kind="x", message="", retryable=False))
         if reply is not None:
             for call in reply.calls:
-                if not call.is_open and call.dispatches:
+                if call.outcome and call.dispatches:
                     story.add(story.report(call.position, "late", nonce="late"))
         story.add(
             ToolReported(

@@ -6,7 +6,7 @@ from runfold.core.decide_model import backoff_ms
 from runfold.core.pending import completion_of
 from runfold.core.phases import Phase
 from runfold.core.transcript import UserMessage
-from runfold.events.types import Item, ModelCallStarted, PhaseEntered, RunFailed, RunFinished
+from runfold.events.types import Item, ModelCallStarted, PhaseEntered, RunFailed, RunFinished, ToolDispatchStarted
 from tests.builders import BEGAN_MS, answered, call, calling, dispatched, names, only, requested, text, waiting
 
 requirement = pytest.mark.requirement
@@ -158,10 +158,35 @@ def test_the_token_limit_ends_the_run_before_the_next_call() -> None:
     story.reports(0)
     story.goes_on()
     story.replies(text(""), tokens=60)
+    assert only(story.goes_on(), ModelCallStarted).last_turn == "the run used 100 tokens of its limit of 100"
+    story.replies(text("I read it."), tokens=5)
     ended = only(story.goes_on(), RunFinished)
     assert (ended.status, ended.kind) == ("limit_exceeded", "token_limit")
     assert "100 tokens of its limit of 100" in ended.reason
-    assert "2 turns, 1 tool calls started" in ended.reason
+    assert "3 turns, 1 tool calls started" in ended.reason
+    assert ended.result_of == story.state.answer != ""
+
+
+@requirement("R30")
+@pytest.mark.parametrize("happens", ["it fails", "it is slow", "it calls", "it says nothing", "there is none"])
+def test_the_last_turn_is_a_courtesy_and_never_holds_the_end_up(happens: str) -> None:
+    """One attempt, no tool, a time limit of its own; whatever comes of it, the run ends by its limit."""
+    story = calling(limits={"tokens": 100, **({"last_turn_tokens": 0} if happens == "there is none" else {})})
+    story.replies(call("read"), tokens=100)
+    events = story.goes_on()
+    match happens:
+        case "it fails":
+            story.fails()
+        case "it is slow":
+            story.later(60_000)
+        case "it calls":
+            story.replies(call("save"), text("one more"))
+        case "it says nothing":
+            story.replies(text(" "))
+    events += story.goes_on()
+    assert not [event for event in events if isinstance(event, ToolDispatchStarted)]
+    ended = only(events, RunFinished)
+    assert (ended.status, ended.kind) == ("limit_exceeded", "token_limit")
 
 
 # ---- answers

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runfold.core.phases import Phase
-from runfold.core.transcript import Results
+from runfold.core.transcript import Results, check_order
 from runfold.events.types import (
     Event,
     ModelCallStarted,
@@ -16,7 +16,7 @@ from runfold.events.types import (
     ToolSettled,
     TurnAdvanced,
 )
-from tests.builders import SESSION_MS, Story, asked_for, call, calling, dispatched, names, only, sha
+from tests.builders import SESSION_MS, Story, asked_for, call, calling, dispatched, names, only, sha, text
 
 requirement = pytest.mark.requirement
 
@@ -203,12 +203,15 @@ def test_of_three_calls_after_ninety_nine_one_runs_and_the_run_ends() -> None:
     assert [event.position for event in events if isinstance(event, ToolSettled)] == [1, 2]
     assert outcomes(story) == ["", "over_limit", "over_limit"]
     story.reports(0, "the last one")
+    assert only(story.goes_on(), ModelCallStarted).last_turn
+    story.replies(text("so far, so good"))
     ended = only(story.goes_on(), RunFinished)
     assert (ended.status, ended.kind) == ("limit_exceeded", "tool_call_limit")
     assert "limit of 100 tool calls" in ended.reason
     assert ended.totals.tool_calls == 100
     assert results(story)[0] == ("succeeded", "the last one")
     assert all(outcome == "over_limit" and "100 tool calls" in output for outcome, output in results(story)[1:])
+    assert check_order(story.state.transcript) is None
 
 
 @requirement("R30")
@@ -218,7 +221,8 @@ def test_no_tool_starts_beyond_the_token_limit() -> None:
     story.replies(call("read"), tokens=100)
     events = story.goes_on()
     assert positions(events) == []
-    finished = only(events, RunFinished)
+    story.replies(text("I had to stop."))
+    finished = only(story.goes_on(), RunFinished)
     assert (finished.status, finished.kind) == ("limit_exceeded", "token_limit")
     assert finished.reason.startswith("the run used 100 tokens of its limit of 100; done so far")
 

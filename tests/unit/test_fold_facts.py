@@ -192,7 +192,7 @@ def test_a_report_for_a_dispatch_that_never_counted_is_ignored() -> None:
     story = dispatched(call("read"))
     story.add(replace(story.report(0), dispatch="void"))
     assert story.state.reply is not None
-    assert story.state.reply.calls[0].is_open
+    assert not story.state.reply.calls[0].outcome
     assert not story.state.late
 
 
@@ -222,7 +222,7 @@ def test_a_cancel_before_its_run_cancels_it() -> None:
     """Whoever asked may have changed their mind before anybody read the request."""
     story = Story()
     story.is_cancelled()
-    assert not story.state.has_base
+    assert not story.state.last
     story.add(RunRequested(task_id="run", agent="agent"))
     assert [e.status for e in story.goes_on() if hasattr(e, "status")] == ["cancelled"]
 

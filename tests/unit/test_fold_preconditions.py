@@ -302,7 +302,7 @@ def test_a_decision_before_its_run_is_void() -> None:
     """Nothing is built on a run that nobody asked for, not even on an empty id."""
     story = Story()
     assert story.add(model_call(), follows="") is VOID
-    assert not story.state.has_base
+    assert not story.state.last
 
 
 def test_a_checkpoint_changes_nothing_for_who_has_the_state() -> None:

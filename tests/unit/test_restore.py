@@ -66,7 +66,7 @@ def test_early_facts_are_kept_as_a_run_without_a_base() -> None:
     story.is_cancelled()
     found = restored(story.records)["run"]
     assert found.state.cancel is not None
-    assert not found.state.has_base
+    assert not found.state.last
 
 
 def test_a_run_that_is_over_falls_out_while_reading() -> None:

@@ -9,7 +9,7 @@ schemas) is behind `Catalog`; it is asked before a decision is made, never while
 """
 
 from runfold.core.decide_model import decide_model
-from runfold.core.decide_tools import decide_tools
+from runfold.core.decide_tools import decide_tools, settle_while_paused
 from runfold.core.ending import decide_end, end_due_ms, finish
 from runfold.core.limits import shortened
 from runfold.core.phases import Phase
@@ -31,6 +31,8 @@ def decide(state: RunState, situation: Situation, catalog: Catalog) -> Decided:
     ending = decide_end(state, situation)
     if ending is not None:
         return ending
+    if state.is_paused:
+        return _decide_paused(state, situation)
     if state.phase is Phase.QUEUED:
         return _decide_context(state, situation, catalog)
     if state.reply is not None and state.reply.calls:
@@ -38,6 +40,16 @@ def decide(state: RunState, situation: Situation, catalog: Catalog) -> Decided:
     else:
         decided = decide_model(state, situation)
     return Decided(decided.steps, earliest(decided.wake_at_ms, end_due_ms(state)))
+
+
+def _decide_paused(state: RunState, situation: Situation) -> Decided:
+    """Nothing new starts; the limits of what runs already run on, and the pause has one of its own."""
+    due_ms = state.paused_since_ms + state.limits.pause_ms
+    if situation.now_ms >= due_ms:
+        reason = f"paused for longer than {state.limits.pause_ms / 1000:g} s"
+        return finish(state, "cancelled", kind="pause_limit", reason=reason)
+    settled = settle_while_paused(state, situation)
+    return Decided(settled.steps, earliest(earliest(settled.wake_at_ms, due_ms), end_due_ms(state)))
 
 
 def _decide_parking(state: RunState, situation: Situation) -> Decided:

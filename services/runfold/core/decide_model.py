@@ -2,13 +2,13 @@
 
 import hashlib
 
-from runfold.core.ending import failed, finish, limit_reached, token_problem
+from runfold.core.ending import failed, finish, limit_problem, limit_reached, token_problem
 from runfold.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, MESSAGES_TAKEN_MAX
 from runfold.core.phases import Phase
 from runfold.core.state import ModelCall, OpenReply, RunState
 from runfold.core.steps import NOTHING, Decided, Situation, Step
 from runfold.core.transcript import extended_digest
-from runfold.events.types import ModelCallStarted, PhaseEntered, TurnAdvanced
+from runfold.events.types import ContextLoaded, ModelCallStarted, PhaseEntered, TurnAdvanced
 
 
 def decide_model(state: RunState, situation: Situation) -> Decided:
@@ -20,7 +20,7 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
     if state.phase is Phase.AWAITING_MESSAGE:
         return _decide_idle(state, situation)
     if state.phase is Phase.ADVANCING_TURN:
-        if state.is_over_limit:
+        if state.is_over_limit or state.last_turn:
             return _over_limit(state)
         if state.answer and not state.mailbox and state.task is not None and state.task.interactive:
             if state.closed:
@@ -32,27 +32,32 @@ def decide_model(state: RunState, situation: Situation) -> Decided:
 
 
 def _over_limit(state: RunState) -> Decided:
-    """The turn is over in which calls were refused by a limit. Which one it was follows from the state."""
-    problem = token_problem(state, state.limits)
-    if problem is not None:
-        return limit_reached(state, "token_limit", problem)
-    return limit_reached(state, "tool_call_limit", f"the limit of {state.limits.tool_calls} tool calls is reached")
+    """A limit is reached: one last turn to say what was done so far, then the end."""
+    if state.last_turn or not state.limits.last_turn_tokens or state.context is None or not state.turn:
+        return limit_reached(state)
+    return _call(state, state.context, turn=state.turn + 1, attempt=1, last_turn=limit_problem(state))
 
 
 def _start_call(state: RunState, *, turn: int, attempt: int) -> Decided:
-    problem = token_problem(state, state.limits)
-    if problem is not None:
-        return limit_reached(state, "token_limit", problem)
     if state.context is None:
         return NOTHING
-    messages = [message.command_id for message in state.mailbox[:MESSAGES_TAKEN_MAX]]
+    if state.last_turn:
+        return _call(state, state.context, turn=turn, attempt=attempt, last_turn=state.last_turn)
+    if token_problem(state, state.limits) is not None:
+        return limit_reached(state) if attempt > 1 else _over_limit(state)
+    return _call(state, state.context, turn=turn, attempt=attempt)
+
+
+def _call(state: RunState, context: ContextLoaded, *, turn: int, attempt: int, last_turn: str = "") -> Decided:
+    messages = [] if last_turn else [message.command_id for message in state.mailbox[:MESSAGES_TAKEN_MAX]]
     started = ModelCallStarted(
         turn=turn,
         attempt=attempt,
-        model=state.context.model,
+        model=context.model,
         prompt_digest=prompt_digest(state),
         transcript_length=len(state.transcript) + len(messages),
         messages=messages,
+        last_turn=last_turn,
     )
     return Decided([Step(started, Phase.CALLING_MODEL)], None)
 
@@ -75,7 +80,8 @@ def _decide_attempt(state: RunState, call: ModelCall, situation: Situation) -> D
     """A model call is in flight, or it failed."""
     limits = state.limits
     if call.failed is None:
-        due_ms = call.started_at_ms + limits.model_attempt_ms
+        limit_ms = min(limits.model_attempt_ms, limits.last_turn_ms) if state.last_turn else limits.model_attempt_ms
+        due_ms = call.started_at_ms + limit_ms
         # The call of a dead or revoked owner is superseded at once; that of somebody who may be alive at its limit
         # only: else two who both believe they own the run would call for ever.
         is_orphan = call.started_at_ms <= situation.assigned_at_ms and not situation.is_ours(call.id)
@@ -83,7 +89,11 @@ def _decide_attempt(state: RunState, call: ModelCall, situation: Situation) -> D
             return _start_call(state, turn=call.turn, attempt=call.attempt + 1)
         if situation.now_ms < due_ms:
             return Decided([], due_ms)
+        if state.last_turn:
+            return limit_reached(state)
         return _again(state, call, "the model did not answer in time", "model_timed_out")
+    if state.last_turn:
+        return limit_reached(state)
     if not call.failed.retryable:
         return failed(state, call.failed.kind, call.failed.message)
     due_ms = call.failed_at_ms + max(call.failed.retry_after_ms or 0, backoff_ms(call))
@@ -109,6 +119,8 @@ def backoff_ms(call: ModelCall) -> int:
 
 def _decide_answer(state: RunState, reply: OpenReply) -> Decided:
     """The model replied without calls."""
+    if state.last_turn:
+        return limit_reached(state)
     if reply.finish_reason == "content_filter":
         return failed(state, "content_filter", "the provider's content filter stopped the reply")
     if reply.is_empty:

@@ -1,16 +1,28 @@
-"""Deciding while a reply with tool calls is open: refuse, dispatch, settle, advance.
+"""Deciding while a reply with tool calls is open: refuse, ask a person, dispatch, settle, advance.
 
 Every call ends with exactly one outcome: its tool's report, or a ToolSettled made from state and time. Calls that
 change state run one after the other in call order; the others side by side, at most `tools_in_flight` at once.
 """
 
+from collections.abc import Sequence
+
+from runfold.core.children import delegation_problem
+from runfold.core.decide_waits import ask, is_approved, settle_call, settle_waits, tool_of
 from runfold.core.ending import failed, token_problem
-from runfold.core.limits import shortened
+from runfold.core.fold_facts import CLAIMED_CLASSES
+from runfold.core.limits import Limits
 from runfold.core.phases import Phase
 from runfold.core.state import OpenReply, RunState, ToolCall
-from runfold.core.steps import Catalog, Decided, Situation, Step, earliest
+from runfold.core.steps import NOTHING, Catalog, Decided, Situation, Step, earliest
 from runfold.core.transcript import parse_arguments
-from runfold.events.types import PhaseEntered, ToolDispatchStarted, ToolSettled, ToolSpec, TurnAdvanced
+from runfold.events.types import (
+    ApprovalRequired,
+    PhaseEntered,
+    ToolDispatchStarted,
+    ToolSettled,
+    ToolSpec,
+    TurnAdvanced,
+)
 
 
 def decide_tools(state: RunState, situation: Situation, catalog: Catalog) -> Decided:
@@ -21,13 +33,26 @@ def decide_tools(state: RunState, situation: Situation, catalog: Catalog) -> Dec
     if all(call.outcome for call in reply.calls):
         return _advance(state, reply)
     settled, wake_at_ms = _settle_passed(reply, situation)
+    if reply.has_waits:
+        decided, due_ms = settle_waits(reply, situation)
+        settled += decided
+        wake_at_ms = earliest(wake_at_ms, due_ms)
     if settled:
         return _chain(state, settled, [], None)
     refused = _refuse(state, reply, catalog)
     refused_positions = {event.position for event in refused}
     waiting = [call for call in reply.calls if not call.outcome and call.position not in refused_positions]
+    asked = ask(state, reply, waiting) if reply.has_waits else []
     dispatched = [_dispatch(state, reply, call) for call in _startable(waiting, state, situation)]
-    return _chain(state, refused, dispatched, wake_at_ms)
+    return _chain(state, [*refused, *asked], dispatched, wake_at_ms)
+
+
+def settle_while_paused(state: RunState, situation: Situation) -> Decided:
+    """The limits of what runs already run on; people's clocks stand."""
+    if state.reply is None or not state.reply.calls:
+        return NOTHING
+    settled, wake_at_ms = _settle_passed(state.reply, situation)
+    return _chain(state, settled, [], None) if settled else Decided([], wake_at_ms)
 
 
 def _advance(state: RunState, reply: OpenReply) -> Decided:
@@ -40,7 +65,10 @@ def _advance(state: RunState, reply: OpenReply) -> Decided:
 
 
 def _chain(
-    state: RunState, settled: list[ToolSettled], dispatched: list[ToolDispatchStarted], wake_at_ms: int | None
+    state: RunState,
+    settled: Sequence[ToolSettled | ApprovalRequired],
+    dispatched: list[ToolDispatchStarted],
+    wake_at_ms: int | None,
 ) -> Decided:
     """The steps with their phases. A batch enters `dispatching_tools` with its first and `awaiting_tools` with its last
     decision; where that is one and the same, PhaseEntered says the second, so that no phase is skipped."""
@@ -67,6 +95,7 @@ def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSet
     refused = []
     budget = state.limits.tool_calls - state.counters.tool_calls
     tokens = token_problem(state, state.limits)
+    delegations = 0
     for call in reply.calls:
         if call.outcome or call.dispatches:
             continue
@@ -78,10 +107,14 @@ def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSet
                 "over_limit",
                 f"Not started: the limit of {state.limits.tool_calls} tool calls is reached.",
             )
+        if not outcome and call.tool is not None and call.tool.waits_for == "child":
+            problem = delegation_problem(state, delegations)
+            outcome, message = ("limited", f"Not started: {problem}.") if problem is not None else ("", "")
+            delegations += 1
         if not outcome:
             budget -= 1
             continue
-        refused.append(_settled(reply, call, outcome, message))
+        refused.append(settle_call(reply, call, outcome, message))
     return refused
 
 
@@ -100,16 +133,12 @@ def _refusal(state: RunState, reply: OpenReply, call: ToolCall, catalog: Catalog
     return ("invalid_arguments", f"Not started: {problem}.") if problem is not None else ("", "")
 
 
-def _settled(reply: OpenReply, call: ToolCall, outcome: str, message: str) -> ToolSettled:
-    return ToolSettled(model_call=reply.model_call, position=call.position, outcome=outcome, message=shortened(message))
-
-
 # ---- calls that start
 
 
 def _startable(waiting: list[ToolCall], state: RunState, situation: Situation) -> list[ToolCall]:
     """Undispatched calls whose turn it is, and dispatched ones that may be started again."""
-    room = state.limits.tools_in_flight - sum(bool(call.dispatches) for call in waiting)
+    room = state.limits.tools_in_flight - sum(bool(call.dispatches) and not call.waits_for for call in waiting)
     startable = []
     is_changing = False  # an earlier call that changes state is still open
     for call in waiting:
@@ -117,7 +146,7 @@ def _startable(waiting: list[ToolCall], state: RunState, situation: Situation) -
         if call.dispatches:
             if _may_restart(call) and situation.now_ms >= _orphaned_at_ms(call, situation):
                 startable.append(call)
-        elif room > 0 and not (changes and is_changing):
+        elif room > 0 and not (changes and is_changing) and is_approved(call):
             startable.append(call)
             room -= 1
         is_changing = is_changing or changes
@@ -125,7 +154,7 @@ def _startable(waiting: list[ToolCall], state: RunState, situation: Situation) -
 
 
 def _dispatch(state: RunState, reply: OpenReply, call: ToolCall) -> ToolDispatchStarted:
-    tool = _tool_of(call)
+    tool = tool_of(call)
     return ToolDispatchStarted(
         model_call=reply.model_call,
         position=call.position,
@@ -133,15 +162,20 @@ def _dispatch(state: RunState, reply: OpenReply, call: ToolCall) -> ToolDispatch
         arguments_sha256=call.arguments_sha256,
         tool=call.name,
         tool_class=tool.tool_class,
-        time_limit_ms=tool.time_limit_ms or state.limits.tool_ms,
+        time_limit_ms=tool.time_limit_ms or _default_limit_ms(tool, state.limits),
         idempotency_key=f"{reply.model_call}-{call.position}",
     )
 
 
-def _tool_of(call: ToolCall) -> ToolSpec:
-    if call.tool is None:
-        raise ValueError("a call without its tool is refused before it is dispatched")
-    return call.tool
+def _default_limit_ms(tool: ToolSpec, limits: Limits) -> int:
+    match tool.waits_for:
+        case "person":
+            return limits.question_ms
+        case "child":
+            return limits.child_ms
+        case "time":
+            return limits.run_ms
+    return limits.tool_ms
 
 
 # ---- calls that do not come back
@@ -149,7 +183,7 @@ def _tool_of(call: ToolCall) -> ToolSpec:
 
 def _settle_passed(reply: OpenReply, situation: Situation) -> tuple[list[ToolSettled], int | None]:
     """Outcomes for started calls whose time is over, and when the next one's will be."""
-    settled = []
+    found = []
     wake_at_ms: int | None = None
     for call in reply.calls:
         if call.outcome or not call.dispatches:
@@ -158,22 +192,34 @@ def _settle_passed(reply: OpenReply, situation: Situation) -> tuple[list[ToolSet
         orphaned_ms = _orphaned_at_ms(call, situation)
         if situation.now_ms >= due_ms:
             limit_s = call.time_limit_ms / 1000
-            message = f"No result within the time limit of {limit_s:g} s. The work may still be going on."
-            settled.append(_settled(reply, call, "timed_out", message))
+            message = PASSED.get(call.waits_for, PASSED[""]).format(limit=f"{limit_s:g} s")
+            found.append(settle_call(reply, call, "timed_out", message))
         elif situation.now_ms >= orphaned_ms and not _may_restart(call):
             message = "The process that ran this call is gone. Whether it had its effect is not known."
-            settled.append(_settled(reply, call, "interrupted", message))
+            found.append(settle_call(reply, call, "interrupted", message))
         else:
             wake_at_ms = earliest(wake_at_ms, min(due_ms, orphaned_ms))
-    return settled, wake_at_ms
+    return found, wake_at_ms
 
 
 FAR_FUTURE_MS = 1 << 62
+PASSED = {
+    "": "No result within the time limit of {limit}. The work may still be going on.",
+    "person": "Nobody answered within {limit}.",
+    "child": "The task did not end within {limit}; it was asked to stop.",
+}
 
 
 def _orphaned_at_ms(call: ToolCall, situation: Situation) -> int:
-    """When an inline call that another process dispatched counts as abandoned: its owner may still report till then."""
-    if situation.is_ours(call.dispatches[-1]):
+    """When a call that another process started counts as abandoned: its owner may still report till then.
+
+    Waits need no process. A call whose effect must be claimed is started by any owner while nobody claimed it. External
+    tools are somebody else's.
+    """
+    tool = call.tool
+    if situation.is_ours(call.dispatches[-1]) or call.waits_for:
+        return FAR_FUTURE_MS
+    if tool is not None and (tool.tool_class == "external" or (tool.tool_class in CLAIMED_CLASSES and not call.claim)):
         return FAR_FUTURE_MS
     return max(situation.assigned_at_ms, call.dispatched_at_ms) + 2 * situation.session_timeout_ms
 

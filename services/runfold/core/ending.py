@@ -4,6 +4,7 @@ from runfold.core.limits import Limits, shortened
 from runfold.core.phases import Phase
 from runfold.core.state import RunState
 from runfold.core.steps import NOTHING, Decided, Situation, Step, earliest
+from runfold.core.waits import turn_ms
 from runfold.events.types import RunFailed, RunFinished, ToolSettled, Totals
 
 
@@ -23,7 +24,7 @@ def decide_end(state: RunState, situation: Situation) -> Decided | None:
     if task.expires_at_ms is not None and now_ms >= task.expires_at_ms:
         return finish(state, "timed_out", kind="expired", reason=_so_far(state, "the task's expiry time passed"))
     if state.turn_started_at_ms >= 0:
-        in_turn_ms = now_ms - state.turn_started_at_ms
+        in_turn_ms = turn_ms(state, now_ms)
         if in_turn_ms >= limits.turn_ms:
             reason = f"turn {state.turn} passed its limit of {_seconds(limits.turn_ms)}"
             return finish(state, "timed_out", kind="turn_limit", reason=_so_far(state, reason))
@@ -36,7 +37,7 @@ def decide_end(state: RunState, situation: Situation) -> Decided | None:
 def end_due_ms(state: RunState) -> int | None:
     """When `decide_end` will have something to say by time alone."""
     due_ms = state.task.expires_at_ms if state.task is not None else None
-    if state.turn_started_at_ms >= 0:
+    if state.turn_started_at_ms >= 0 and state.clock_stands_since_ms < 0:
         left_ms = min(state.limits.turn_ms, state.limits.run_ms - state.counters.active_ms)
         due_ms = earliest(due_ms, state.turn_started_at_ms + left_ms)
     return due_ms
@@ -53,6 +54,9 @@ def finish(state: RunState, status: str, *, kind: str, reason: str, result_of: s
     return Decided(steps, None)
 
 
+WHOM = {"person": "an answer", "child": "its task", "approval": "a person's approval", "time": "its time"}
+
+
 def _settle_all(state: RunState, status: str) -> list[Step]:
     """Every open call gets an outcome that says what is known: nothing ran, or nobody knows."""
     steps: list[Step] = []
@@ -62,7 +66,12 @@ def _settle_all(state: RunState, status: str) -> list[Step]:
     for call in state.reply.calls:
         if call.outcome:
             continue
-        if call.dispatches:
+        if call.waits_for:
+            outcome, message = (
+                "cancelled",
+                f"The run ended ({status}) while this call waited for {WHOM[call.waits_for]}.",
+            )
+        elif call.dispatches:
             outcome, message = "interrupted", f"The run ended ({status}) while this call ran; its effect is unknown."
         else:
             outcome, message = "cancelled", f"Not started: the run ended ({status})."
@@ -95,8 +104,20 @@ def failed(state: RunState, kind: str, message: str) -> Decided:
     return Decided([Step(fault, Phase.REPORTING_FAILURE)], None)
 
 
-def limit_reached(state: RunState, kind: str, reason: str) -> Decided:
-    return finish(state, "limit_exceeded", kind=kind, reason=_so_far(state, reason))
+def limit_reached(state: RunState) -> Decided:
+    """The end of a run that used up what it was given. Which limit it was follows from the state."""
+    reason = state.last_turn or limit_problem(state)
+    kind = "tool_call_limit" if reason == _call_limit(state) else "token_limit"
+    return finish(state, "limit_exceeded", kind=kind, reason=_so_far(state, reason), result_of=state.answer or None)
+
+
+def limit_problem(state: RunState) -> str:
+    """Which limit a run has reached that has reached one."""
+    return token_problem(state, state.limits) or _call_limit(state)
+
+
+def _call_limit(state: RunState) -> str:
+    return f"the limit of {state.limits.tool_calls} tool calls is reached"
 
 
 def token_problem(state: RunState, limits: Limits) -> str | None:

@@ -7,12 +7,15 @@ its own state makes ineffective; what can still happen is a fact that landed jus
 from collections.abc import Callable
 from typing import Any
 
+from runfold.core.fold_tools import approval_required, is_ending, tool_dispatch_started, tool_settled
 from runfold.core.limits import limits_from
-from runfold.core.phases import BEFORE_MODEL_CALL, DISPATCH_PHASES, ENTERED, PHASES, TOOL_PHASES, Phase
-from runfold.core.state import ModelCall, OpenReply, RunState, ToolCall
+from runfold.core.phases import BEFORE_MODEL_CALL, ENTERED, PHASES, Phase
+from runfold.core.state import ModelCall, OpenReply, RunState
 from runfold.core.transcript import Result, Results, UserMessage
+from runfold.core.waits import turn_ms
 from runfold.events.envelope import Record
 from runfold.events.types import (
+    ApprovalRequired,
     ContextLoaded,
     ModelCallStarted,
     PhaseEntered,
@@ -30,7 +33,7 @@ from runfold.events.types import (
 
 def _context_loaded(state: RunState, record: Record, event: ContextLoaded) -> bool:
     """Effective if the run has a task and nothing was decided about it yet."""
-    if state.phase is not Phase.QUEUED or state.task is None:
+    if state.phase is not Phase.QUEUED or state.task is None or is_ending(state):
         return False
     state.phase = Phase.LOADING_CONTEXT
     state.context = event
@@ -41,7 +44,7 @@ def _context_loaded(state: RunState, record: Record, event: ContextLoaded) -> bo
 def _phase_entered(state: RunState, record: Record, event: PhaseEntered) -> bool:
     """Effective if it is a transition of the phase the run is in, and what the phase waits for is there."""
     phase = PHASES.get(event.phase)
-    if phase is None or state.phase not in ENTERED.get(phase, ()) or _is_ending(state):
+    if phase is None or state.phase not in ENTERED.get(phase, ()) or is_ending(state):
         return False
     if phase is Phase.AWAITING_MESSAGE:
         if not state.answer or state.reply is not None or not (state.task and state.task.interactive):
@@ -55,7 +58,9 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
     """Effective if the last reply's turn is advanced, nothing ends the run, and its messages are in the mailbox."""
     if state.reply is not None or state.phase not in BEFORE_MODEL_CALL or state.context is None:
         return False
-    if state.cancel is not None or _is_ending(state) or event.turn not in (state.turn, state.turn + 1):
+    if state.cancel is not None or state.is_paused or is_ending(state):
+        return False
+    if event.turn not in (state.turn, state.turn + 1):
         return False
     if (event.turn == state.turn) != (state.phase is Phase.CALLING_MODEL):
         return False
@@ -64,6 +69,9 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
         return False
     for message in taken:
         state.transcript.append(UserMessage(text=message.text, parts=message.parts, ref=message.ref))
+    if event.last_turn and not state.last_turn:
+        state.last_turn = event.last_turn
+        state.transcript.append(UserMessage(text=LAST_TURN.format(reason=event.last_turn)))
     if event.turn != state.turn:
         state.turn = event.turn
         state.turn_started_at_ms = record.time_ms
@@ -72,6 +80,12 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
     state.answer = ""
     state.phase = Phase.CALLING_MODEL
     return True
+
+
+LAST_TURN = (
+    "This run has reached a limit: {reason}. No tool can be called any more. "
+    "Say in a few sentences what was done so far, and what is left to do."
+)
 
 
 def _messages(state: RunState, wanted: list[str]) -> list[Any] | None:
@@ -86,56 +100,10 @@ def _messages(state: RunState, wanted: list[str]) -> list[Any] | None:
     return [there[command_id] for command_id in wanted]
 
 
-def _open_call(state: RunState, event: ToolDispatchStarted | ToolSettled) -> ToolCall | None:
-    """The call it names, if that is an open call of the effective reply."""
-    reply = state.reply
-    if reply is None or reply.model_call != event.model_call or not 0 <= event.position < len(reply.calls):
-        return None
-    call = reply.calls[event.position]
-    return None if call.outcome or state.finished is not None else call
-
-
-def _tool_dispatch_started(state: RunState, record: Record, event: ToolDispatchStarted) -> bool:
-    """Effective for an open call of the effective reply, not dispatched before unless its tool may be started again."""
-    call = _open_call(state, event)
-    if call is None or state.cancel is not None or state.failure is not None or state.phase not in TOOL_PHASES:
-        return False
-    if event.attempt != call.attempt + 1 or event.arguments_sha256 != call.arguments_sha256:
-        return False
-    if call.attempt and not (call.tool is not None and (call.tool.idempotent or call.tool.resumable)):
-        return False
-    call.attempt = event.attempt
-    call.dispatches = (*call.dispatches, record.event_id)
-    call.dispatched_at_ms = record.time_ms
-    call.time_limit_ms = event.time_limit_ms
-    if event.attempt == 1:
-        state.counters.tool_calls += 1
-    state.phase = DISPATCH_PHASES.get(record.phase, Phase.DISPATCHING_TOOLS)
-    return True
-
-
-NOT_ERRORS = frozenset({"cancelled", "over_limit", "rejected"})  # outcomes of their own: no tool misbehaved
-
-
-def _tool_settled(state: RunState, record: Record, event: ToolSettled) -> bool:
-    """Effective if the call is open."""
-    call = _open_call(state, event)
-    if call is None:
-        return False
-    call.outcome = event.outcome
-    call.output = event.message
-    state.counters.tool_errors += event.outcome not in NOT_ERRORS
-    if event.outcome == "over_limit":
-        state.is_over_limit = True
-    if state.phase is Phase.CALLING_MODEL:
-        state.phase = Phase.DISPATCHING_TOOLS
-    return True
-
-
 def _turn_advanced(state: RunState, record: Record, event: TurnAdvanced) -> bool:
     """Effective if it names the effective reply and none of its calls is open."""
     reply = state.reply
-    if reply is None or reply.model_call != event.model_call or _is_ending(state):
+    if reply is None or reply.model_call != event.model_call or is_ending(state):
         return False
     if any(not call.outcome for call in reply.calls):
         return False
@@ -156,14 +124,14 @@ def _close_turn(state: RunState, reply: OpenReply, time_ms: int) -> None:
 
 
 def _stop_clock(state: RunState, time_ms: int) -> None:
-    if state.turn_started_at_ms >= 0:
-        state.counters.active_ms += max(0, time_ms - state.turn_started_at_ms)
-        state.turn_started_at_ms = -1
+    state.counters.active_ms += turn_ms(state, time_ms)
+    state.turn_started_at_ms = -1
+    state.clock_stands_since_ms = -1
 
 
 def _run_failed(state: RunState, record: Record, event: RunFailed) -> bool:
     """Effective if the run has not ended."""
-    if _is_ending(state):
+    if is_ending(state):
         return False
     state.failure = event
     state.phase = Phase.REPORTING_FAILURE
@@ -172,7 +140,7 @@ def _run_failed(state: RunState, record: Record, event: RunFailed) -> bool:
 
 def _run_finished(state: RunState, record: Record, event: RunFinished) -> bool:
     """Effective if no call is open; for *completed* also: not cancelled, an answer without calls, nothing unread."""
-    if state.finished is not None or not state.last:
+    if state.finished is not None or not state.last or state.parked is not None:
         return False
     reply = state.reply
     if reply is not None and any(not call.outcome for call in reply.calls):
@@ -227,16 +195,13 @@ def _run_unparked(state: RunState, record: Record, event: RunUnparked) -> bool:
     return True
 
 
-def _is_ending(state: RunState) -> bool:
-    return state.failure is not None or state.finished is not None or state.parked is not None
-
-
 DECISION_RULES: dict[type, Callable[[RunState, Record, Any], bool]] = {
     ContextLoaded: _context_loaded,
     PhaseEntered: _phase_entered,
     ModelCallStarted: _model_call_started,
-    ToolDispatchStarted: _tool_dispatch_started,
-    ToolSettled: _tool_settled,
+    ApprovalRequired: approval_required,
+    ToolDispatchStarted: tool_dispatch_started,
+    ToolSettled: tool_settled,
     TurnAdvanced: _turn_advanced,
     RunFailed: _run_failed,
     RunFinished: _run_finished,

@@ -1,34 +1,32 @@
 """How each fact changes a state. One function a fact; facts that no longer matter change nothing but their identity.
 
 Identities: RunRequested by run; ModelReplied and ModelFailed by model call; ToolReported by dispatch, source and
-nonce; commands by command id. Only cancel, message and close may stand before their run's RunRequested: they are
-simply kept in a state without a base.
+nonce; commands by command id; ToolClaimed by dispatch: the first counts. Only cancel, pause, resume, message and close
+may stand before their run's RunRequested: they are simply kept in a state without a base.
 """
 
 import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from runfold.core.fold_people import PEOPLE_RULES, close_call
 from runfold.core.limits import limits_from
 from runfold.core.state import LateReport, OpenReply, RunState, ToolCall
 from runfold.core.transcript import Reply, UserMessage, calls_of, parse_arguments, size_of, text_of
 from runfold.events.envelope import Record
 from runfold.events.types import (
-    CancelRequested,
-    CloseRequested,
     Item,
     LateReportRecorded,
-    MessageReceived,
     ModelFailed,
     ModelReplied,
     PartitionOpened,
     RunLost,
     RunRequested,
     ToolReported,
-    UnparkRequested,
     Usage,
 )
 
+CLAIMED_CLASSES = frozenset({"process", "job", "sandbox"})  # the claim is the fence: any owner may start them
 CHARS_PER_TOKEN = 4  # estimate where a provider reports no usage
 NO_ARGUMENTS_SHA256 = hashlib.sha256(b"{}").hexdigest()
 
@@ -64,13 +62,16 @@ def _model_replied(state: RunState, record: Record, event: ModelReplied) -> None
     is_refusal = any(item.kind == "refusal" for item in event.items)
     is_empty = not calls and not text.strip()
     state.transcript.append(Reply(model_call=call.id, turn=call.turn, items=event.items))
+    tool_calls = _tool_calls(state, calls) if calls else []
     state.reply = OpenReply(
         model_call=call.id,
         turn=call.turn,
         finish_reason=event.finish_reason,
         is_empty=is_empty,
         is_refusal=is_refusal,
-        calls=_tool_calls(state, calls) if calls else [],
+        calls=tool_calls,
+        has_waits=any(c.tool is not None and (c.tool.waits_for or c.tool.approval) for c in tool_calls),
+        has_claims=any(c.tool is not None and c.tool.tool_class in CLAIMED_CLASSES for c in tool_calls),
     )
     state.answer = "" if calls else call.id
     state.answer_is_refusal = is_refusal
@@ -136,11 +137,11 @@ def _tool_reported(state: RunState, record: Record, event: ToolReported) -> None
         call = reply.calls[event.position]
         if event.dispatch not in call.dispatches:
             return  # a dispatch that never counted: nothing can have been started for it
+        if event.nonce and call.claim and event.nonce != call.claim:
+            return  # of a process that was refused: it may do nothing, so it has nothing to say
         if not call.outcome and state.finished is None:
-            call.outcome = event.outcome
-            call.output = event.output
             call.output_ref = event.output_ref
-            state.counters.tool_errors += event.outcome != "succeeded"
+            close_call(state, call, event.outcome, event.output, record.time_ms)
             return
     state.late[record.event_id] = late_report(record, event)
 
@@ -156,33 +157,6 @@ def _late_report_recorded(state: RunState, record: Record, event: LateReportReco
     state.late.pop(event.report, None)
 
 
-def _message_received(state: RunState, record: Record, event: MessageReceived) -> None:
-    if _is_new(state, event.command_id) and not state.closed and state.finished is None:
-        state.mailbox.append(event)
-
-
-def _close_requested(state: RunState, record: Record, event: CloseRequested) -> None:
-    if _is_new(state, event.command_id):
-        state.closed = True
-
-
-def _cancel_requested(state: RunState, record: Record, event: CancelRequested) -> None:
-    if _is_new(state, event.command_id) and state.cancel is None and state.finished is None:
-        state.cancel = event
-
-
-def _unpark_requested(state: RunState, record: Record, event: UnparkRequested) -> None:
-    if _is_new(state, event.command_id) and state.parked is not None:
-        state.unpark = event
-
-
-def _is_new(state: RunState, command_id: str) -> bool:
-    if command_id in state.commands:
-        return False
-    state.commands.add(command_id)
-    return True
-
-
 def _of_the_partition(state: RunState, record: Record, event: PartitionOpened) -> None:
     """Belongs to no run."""
 
@@ -194,9 +168,6 @@ FACT_RULES: dict[type, Callable[[RunState, Record, Any], None]] = {
     ModelFailed: _model_failed,
     ToolReported: _tool_reported,
     LateReportRecorded: _late_report_recorded,
-    MessageReceived: _message_received,
-    CloseRequested: _close_requested,
-    CancelRequested: _cancel_requested,
-    UnparkRequested: _unpark_requested,
     PartitionOpened: _of_the_partition,
+    **PEOPLE_RULES,
 }

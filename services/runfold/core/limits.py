@@ -17,14 +17,23 @@ class Limits:
     turn_ms: int = 600_000  # a model call with its attempts and backoffs, and its tools
     run_ms: int = HOUR_MS  # the sum of the turns
     idle_ms: int = 1_800_000  # an interactive run without a message
+    approval_ms: int = 300_000  # a person's yes to one call; then the answer is no, as expired
+    question_ms: int = 1_800_000  # a person's answer
+    child_ms: int = 7 * 24 * HOUR_MS  # a delegated task: its own limits end it long before
+    pause_ms: int = 7 * 24 * HOUR_MS  # then a paused run is cancelled
+    last_turn_ms: int = 60_000  # the last turn of a run over a limit, in which it says what was done so far
     tool_calls: int = 100  # started calls of a run: more is a loop
     tokens: int = 1_000_000  # charged tokens of a run; a call in flight may overshoot
+    last_turn_tokens: int = 2_000  # output of the last turn, beyond the limit: 0 means no such turn
+    children: int = 20  # delegations of a run
+    depth: int = 4  # delegations inside each other
     tools_in_flight: int = 8  # calls of one run that run at once
     empty_replies: int = 2  # re-asks after replies with neither text nor call
     cut_replies: int = 3  # replies in a row that were cut off inside their calls
 
 
 LIMIT_NAMES = frozenset(field.name for field in fields(Limits))
+MAY_BE_ZERO = frozenset({"tool_calls", "empty_replies", "cut_replies", "last_turn_tokens", "children", "depth"})
 
 # Bounds of the engine, the same for every run.
 INLINE_BYTES_MAX = 256 * 1024  # a payload above this goes to the blob store: a thousand events stay some tens of MB
@@ -46,7 +55,7 @@ def limit_problem(given: Mapping[str, int]) -> str | None:
     for name, value in given.items():
         if name not in LIMIT_NAMES:
             return f"unknown limit {name!r}; known are {', '.join(sorted(LIMIT_NAMES))}"
-        if value < 0 or (value == 0 and name not in ("tool_calls", "empty_replies", "cut_replies")):
+        if value < 0 or (value == 0 and name not in MAY_BE_ZERO):
             return f"limit {name!r} must be positive, not {value}"
     return None
 

@@ -20,7 +20,8 @@ from runfold.events.envelope import Record
 from runfold.events.types import RunCheckpointed, RunParked, RunUnparked
 
 BASES = frozenset({"RunRequested", "RunLost"})  # what a run may begin with
-EARLY_FACTS = frozenset({"CancelRequested", "MessageReceived", "CloseRequested"})  # what may stand before that
+# What may stand before that.
+EARLY_FACTS = frozenset({"CancelRequested", "PauseRequested", "ResumeRequested", "MessageReceived", "CloseRequested"})
 Opener = Callable[[Record], None]  # decodes a record's body in place; leaves None where it cannot
 
 

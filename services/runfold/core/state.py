@@ -52,13 +52,26 @@ class ToolCall:
     dispatches: tuple[str, ...] = ()  # event ids, the newest last
     dispatched_at_ms: int = 0
     time_limit_ms: int = 0
+    approval: str = ""  # event id of its ApprovalRequired
+    approval_at_ms: int = 0
+    approval_ms: int = 0
+    decision: str = ""  # of a person: approved or rejected
+    decision_reason: str = ""
+    claim: str = ""  # nonce of the process that may start the effect of the newest dispatch
+    claimed_by: str = ""
+    child: str = ""  # task id of the delegation
+    child_tokens: int = 0  # its share of the budget
+    child_tool_calls: int = 0
     outcome: str = ""  # set once: the call is closed
     output: str = ""
     output_ref: BlobRef | None = None
 
     @property
-    def is_open(self) -> bool:
-        return not self.outcome
+    def waits_for(self) -> str:
+        """Whom an open call waits for: person, child or time (a tool that waits), approval; empty: a tool, or nobody."""
+        if self.dispatches:
+            return self.tool.waits_for if self.tool is not None else ""
+        return "approval" if self.approval and not self.decision else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +84,8 @@ class OpenReply:
     is_empty: bool
     is_refusal: bool
     calls: list[ToolCall]
+    has_waits: bool = False  # some call may wait for a person or a child: then the turn's clock stands
+    has_claims: bool = False  # some call's effect must be claimed before it starts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +118,7 @@ class Counters:
     input_tokens: int = 0
     output_tokens: int = 0
     tokens_estimated: bool = False
+    children: int = 0
     sized_entries: int = 0  # of the transcript, whose characters are counted: only where a provider is silent
     sized_chars: int = 0
     active_ms: int = 0
@@ -127,7 +143,8 @@ class RunState:
     digested: int = 0
     mailbox: list[MessageReceived] = field(default_factory=list)
     turn: int = 0
-    turn_started_at_ms: int = -1  # -1: not in a turn
+    turn_started_at_ms: int = -1  # -1: not in a turn; moved forward by the time for which the clock stood
+    clock_stands_since_ms: int = -1  # while paused, or while only people and children are waited for
     idle_since_ms: int = 0
     call: ModelCall | None = None
     reply: OpenReply | None = None
@@ -137,9 +154,13 @@ class RunState:
     empty_replies: int = 0  # in a row
     cut_replies: int = 0  # in a row
     is_over_limit: bool = False  # a call was settled as over a limit: the run ends after this turn
+    last_turn: str = ""  # why this turn is the last: the limit that was reached
     # people
     cancel: CancelRequested | None = None
     closed: bool = False
+    paused_since_ms: int = -1  # -1: not paused
+    # children
+    open_children: set[str] = field(default_factory=set)  # delegated, not seen to end
     # identities of facts that were taken
     replied: set[str] = field(default_factory=set)  # model calls
     reports: set[str] = field(default_factory=set)  # dispatch/source/nonce
@@ -160,8 +181,8 @@ class RunState:
     counters: Counters = field(default_factory=Counters)
 
     @property
-    def has_base(self) -> bool:
-        return bool(self.last)
+    def is_paused(self) -> bool:
+        return self.paused_since_ms >= 0
 
 
 def copied(state: RunState) -> RunState:
@@ -173,6 +194,7 @@ def copied(state: RunState) -> RunState:
     other.replied = state.replied.copy()
     other.reports = state.reports.copy()
     other.commands = state.commands.copy()
+    other.open_children = state.open_children.copy()
     other.late = state.late.copy()
     other.counters = copy(state.counters)
     if state.reply is not None:

@@ -70,42 +70,6 @@ def _print(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-@contextlib.contextmanager
-def _kafka() -> Iterator[str]:
-    """The addresses of KAFKA_BOOTSTRAP_SERVERS, or of an embedded broker, warm as one that has run for a while is."""
-    if servers := os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
-        yield servers
-        return
-    with EmbeddedKafka() as kafka:
-        with _stack(kafka.bootstrap_servers) as (_, names):
-            asyncio.run(_warm(kafka.bootstrap_servers, names))
-        yield kafka.bootstrap_servers
-
-
-async def _warm(servers: str, names: TopicNames) -> None:
-    """A broker's Java code is interpreted until it is compiled: its first minute is several times slower (measured)."""
-    client = BenchClient(servers, names, "bench")
-    for _ in range(WARM_ROUNDS):
-        await asyncio.gather(*[client.run() for _ in range(WARM_RUNS)])
-    client.close()
-
-
-@contextlib.contextmanager
-def _stack(servers: str, **more: str) -> Iterator[tuple[Stack, TopicNames]]:
-    """An intake and the executor that is measured, on topics of their own."""
-    names = TopicNames(f"bench-{uuid4().hex[:8]}")
-    ensure_topics(servers, names.prefix, run_partitions=PARTITIONS, task_partitions=PARTITIONS)
-    environment = {
-        "KAFKA_BOOTSTRAP_SERVERS": servers,
-        "RUNFOLD_TOPIC_PREFIX": names.prefix,
-        "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
-        **more,
-    }
-    with Stack(environment) as stack:
-        stack.start("intake")
-        yield stack, names
-
-
 def _measure(servers: str) -> dict[str, Any]:
     """One pass of the workload on topics of its own."""
     import workload  # type: ignore[import-not-found]  # the peers' folder, put on the path by `main`

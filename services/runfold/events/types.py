@@ -327,6 +327,7 @@ class ModelCallStarted:
     prompt_digest: str  # rolling sha256 over instructions and transcript
     transcript_length: int  # in entries, after the messages were taken
     messages: list[str]  # command ids taken from the mailbox, in order
+    last_turn: str = ""  # the limit that was reached: the run says what was done so far, without tools, and ends
 
 
 @event
@@ -360,8 +361,7 @@ class ToolSettled:
 
     model_call: str
     position: int
-    # timed_out, interrupted, cancelled, over_limit, invalid_arguments, unknown_tool, cut_off, rejected, expired, waited
-    outcome: str
+    outcome: str  # timed_out, interrupted, cancelled, over_limit, invalid_arguments and others
     message: str  # what the model is told
 
 

@@ -1,0 +1,83 @@
+"""What a run waits for beside its model and its tools, and the clock that stands meanwhile.
+
+The turn's clock counts model calls, backoffs and tools. It stands while the run is paused, and while every open call
+waits for a person or a child. Standing is kept as a shift of the turn's start, so that whoever reads the clock need not
+know of it.
+"""
+
+from runfold.core.state import RunState, ToolCall
+
+PEOPLE = frozenset({"person", "child", "approval"})  # waits that do not count as the run's time
+
+
+def tend_clock(state: RunState, time_ms: int) -> None:
+    """After something changed: stop the turn's clock, or let it go on."""
+    since_ms = state.clock_stands_since_ms
+    if state.turn_started_at_ms >= 0 and (state.is_paused or _only_people_are_waited_for(state)):
+        if since_ms < 0:
+            state.clock_stands_since_ms = time_ms
+    elif since_ms >= 0:
+        state.clock_stands_since_ms = -1
+        if state.turn_started_at_ms >= 0:
+            state.turn_started_at_ms += max(0, time_ms - since_ms)
+
+
+def _only_people_are_waited_for(state: RunState) -> bool:
+    reply = state.reply
+    if reply is None or not reply.has_waits:
+        return False
+    found = [call.waits_for in PEOPLE for call in reply.calls if not call.outcome]
+    return bool(found) and all(found)
+
+
+def turn_ms(state: RunState, now_ms: int) -> int:
+    """How long the turn has taken by its clock."""
+    if state.turn_started_at_ms < 0:
+        return 0
+    until_ms = now_ms if state.clock_stands_since_ms < 0 else state.clock_stands_since_ms
+    return max(0, until_ms - state.turn_started_at_ms)
+
+
+def pause(state: RunState, time_ms: int) -> None:
+    state.paused_since_ms = time_ms
+    tend_clock(state, time_ms)
+
+
+def resume(state: RunState, time_ms: int) -> None:
+    """Go on: the idle clock and those of open approvals stood as well."""
+    paused_ms = max(0, time_ms - state.paused_since_ms)
+    state.paused_since_ms = -1
+    state.idle_since_ms += paused_ms
+    for call in open_calls(state):
+        if call.approval and not call.decision:
+            call.approval_at_ms += paused_ms
+    tend_clock(state, time_ms)
+
+
+def open_calls(state: RunState) -> list[ToolCall]:
+    return [] if state.reply is None else [call for call in state.reply.calls if not call.outcome]
+
+
+def call_of_child(state: RunState, child: str) -> ToolCall | None:
+    """The open call that delegated this task."""
+    return next((call for call in open_calls(state) if call.child == child), None)
+
+
+def status_of(state: RunState) -> str:
+    """A run's status, as the views and the gateway show it."""
+    if state.finished is not None:
+        return state.finished.status
+    if state.parked is not None:
+        return "parked"
+    if state.is_paused:
+        return "paused"
+    waits = {call.waits_for for call in open_calls(state)}
+    if "approval" in waits:
+        return "waiting_approval"
+    if "person" in waits:
+        return "waiting_answer"
+    if "child" in waits:
+        return "waiting_child"
+    if state.phase == "awaiting_message":
+        return "waiting_message"
+    return "queued" if state.phase == "queued" else "running"
