@@ -18,6 +18,7 @@ LAYERS = {
     "core/": ("core", "events"),
     "ports.py": ("ports", "core", "events"),
     "settings.py": ("settings", "ports"),
+    "installation.py": ("settings", "adapters", "ports", "events"),  # what the mains share
     "adapters/": ("adapters", "ports", "core", "events"),
     "adapters/kafka_intake.py": ("adapters", "ports", "events", "intake.ports"),  # intake's own port is beside it
     "executor/": ("executor", "ports", "core", "events"),

@@ -25,7 +25,14 @@ from urllib.request import Request, urlopen
 from runfold.adapters.topics import TopicNames
 from runfold.core.limits import shortened
 from runfold.events.text import sanitised
-from runfold.events.types import ModelTextDelta, Quarantined, TaskCancelled, TaskCompleted, TaskRequested
+from runfold.events.types import (
+    ModelTextDelta,
+    Quarantined,
+    TaskCancelled,
+    TaskCompleted,
+    TaskRequested,
+    ToolOutputChunk,
+)
 from runfold.ports import Permanent, Transient
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -165,6 +172,7 @@ def topic_of(names: TopicNames) -> Callable[[str], str]:
         TaskCancelled.__name__: names.requests,
         TaskCompleted.__name__: names.completions,
         ModelTextDelta.__name__: names.stream,
+        ToolOutputChunk.__name__: names.stream,
         Quarantined.__name__: names.quarantine,
     }
     return lambda record: others.get(record, names.events)

@@ -1,18 +1,23 @@
 """`runfold doctor`: does Kafka keep what it acknowledges, do the topics fit, did runs lose their beginning?"""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # it is public
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it is public
+    AdminClient,
+    ConfigResource,
+)
 
 from runfold.adapters.kafka_client import client_config, producer_config
-from runfold.adapters.topics import TopicNames, admin_client, ensure_topics, log_identity
+from runfold.adapters.topics import TopicNames, admin_client, log_identity
 from runfold.core.restore import Restoring
 from runfold.events.codec import Codec, Undecodable
 from runfold.events.envelope import HeaderWriter, NotAnEvent, Record, new_event_id, read_envelope
 from runfold.events.types import RunLost
 from runfold.executor.ownership import read_mark
+from runfold.installation import codec_of, topics_of
 from runfold.ports import Committed
 from runfold.settings import Settings
 
@@ -22,45 +27,52 @@ REASON = "the beginning of this run is no longer in the log; an operator accepte
 
 def doctor(settings: Settings, *, accept_loss: bool) -> int:
     """Print what is found; 0 if all is well, 1 if somebody has to act."""
-    names = ensure_topics(
-        settings.bootstrap_servers,
-        settings.topic_prefix,
-        run_partitions=settings.run_partitions,
-        task_partitions=settings.run_partitions,
-        replication=settings.replication,
-        client=settings.kafka_client,
-    )
-    problems = list(_durability(settings, names)) + list(_lost(settings, names, accept_loss=accept_loss))
+    names = topics_of(settings)
+    patient = Patient(settings, names, codec_of(settings, names))
+    problems = [*_durability(patient), *_lost(patient, accept_loss=accept_loss)]
     for problem in problems:
         sys.stdout.write(f"! {problem}\n")
     sys.stdout.write("all is well\n" if not problems else f"{len(problems)} findings\n")
     return 1 if problems else 0
 
 
-def _durability(settings: Settings, names: TopicNames) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """The installation that is looked at."""
+
+    settings: Settings
+    names: TopicNames
+    codec: Codec
+
+    def admin(self) -> AdminClient:
+        return admin_client(self.settings.bootstrap_servers, self.settings.kafka_client)
+
+    def client(self) -> dict[str, object]:
+        return client_config(self.settings.bootstrap_servers, None, self.settings.kafka_client)
+
+
+def _durability(patient: Patient) -> Iterator[str]:
     """A log that forgets what it acknowledged starts tools twice (design section 5)."""
-    admin = admin_client(settings.bootstrap_servers, settings.kafka_client)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, names.events)
+    admin, events = patient.admin(), patient.names.events
+    resource = ConfigResource(ConfigResource.Type.TOPIC, events)
     values = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource].result().values()}
-    replicas = {
-        len(partition.replicas)
-        for partition in admin.list_topics(names.events, timeout=TIMEOUT_S).topics[names.events].partitions.values()
-    }
-    if min(replicas) < 3:
-        yield f"{names.events} has {min(replicas)} replicas: a production cluster needs 3"
+    partitions = admin.list_topics(events, timeout=TIMEOUT_S).topics[events].partitions.values()
+    replicas = min(len(partition.replicas) for partition in partitions)
+    if replicas < 3:
+        yield f"{events} has {replicas} replicas: a production cluster needs 3"
     if int(values.get("min.insync.replicas", "1")) < 2:
-        yield f"{names.events}: min.insync.replicas is below 2: an acknowledged record may be lost with one broker"
+        yield f"{events}: min.insync.replicas is below 2: an acknowledged record may be lost with one broker"
     if values.get("unclean.leader.election.enable") == "true":
-        yield f"{names.events}: unclean leader election is on: switch it off"
+        yield f"{events}: unclean leader election is on: switch it off"
 
 
-def _lost(settings: Settings, names: TopicNames, *, accept_loss: bool) -> Iterator[str]:
+def _lost(patient: Patient, *, accept_loss: bool) -> Iterator[str]:
     """Runs whose mark lies before the start of the log."""
-    admin = admin_client(settings.bootstrap_servers, settings.kafka_client)
-    identity = log_identity(settings.bootstrap_servers, names.events, settings.kafka_client)
+    settings, events = patient.settings, patient.names.events
+    identity = log_identity(settings.bootstrap_servers, events, settings.kafka_client)
     group = f"{settings.topic_prefix}.executor"
-    wanted = [TopicPartition(names.events, number) for number in range(identity.partitions)]
-    future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group]
+    wanted = [TopicPartition(events, number) for number in range(identity.partitions)]
+    future = patient.admin().list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group]
     try:
         committed = future.result().topic_partitions
     except KafkaException:
@@ -69,36 +81,21 @@ def _lost(settings: Settings, names: TopicNames, *, accept_loss: bool) -> Iterat
         mark, _ = read_mark(Committed(place.offset, place.metadata or ""), identity)
         if mark is None:
             continue
-        consumer = Consumer(
-            {
-                **client_config(settings.bootstrap_servers, None, settings.kafka_client),
-                "group.id": f"{group}.doctor",
-                "enable.auto.commit": False,
-            }
-        )
+        consumer = Consumer({**patient.client(), "group.id": f"{group}.doctor", "enable.auto.commit": False})
         try:
-            first, end = consumer.get_watermark_offsets(
-                TopicPartition(names.events, place.partition), timeout=TIMEOUT_S
-            )
+            first, end = consumer.get_watermark_offsets(TopicPartition(events, place.partition), timeout=TIMEOUT_S)
             if mark < first:
-                yield from _lost_in(settings, names, consumer, place.partition, (first, end), accept_loss=accept_loss)
+                lost = _lost_in(patient, consumer, place.partition, (first, end))
+                yield from _accepted(patient, place.partition, lost) if accept_loss else _said(lost)
         finally:
             consumer.close()
 
 
-def _lost_in(
-    settings: Settings,
-    names: TopicNames,
-    consumer: Consumer,
-    number: int,
-    bounds: tuple[int, int],
-    *,
-    accept_loss: bool,
-) -> Iterator[str]:
+def _lost_in(patient: Patient, consumer: Consumer, number: int, bounds: tuple[int, int]) -> list[str]:
+    """The runs of one partition that are going on and have no beginning in the log."""
     first, end = bounds
-    codec = Codec()
     restoring = Restoring(mark=first)
-    consumer.assign([TopicPartition(names.events, number, first)])
+    consumer.assign([TopicPartition(patient.names.events, number, first)])
     position = first
     while position < end:
         for message in consumer.consume(500, 1.0):
@@ -110,24 +107,30 @@ def _lost_in(
 
     def opened(record: Record) -> None:
         try:
-            record.body = codec.decode(record.value)
+            record.body = patient.codec.decode(record.value)
         except Undecodable:
             record.body = None
 
     for _ in restoring.runs(opened, lambda run_id, reason: None):
         pass
-    lost = restoring.without_base()
-    if not accept_loss:
-        for run_id in lost:
-            yield f"run {run_id} lost its beginning; `runfold doctor --accept-loss` ends it as failed"
-        return
-    producer = Producer(producer_config(client_config(settings.bootstrap_servers, None, settings.kafka_client)))
-    headers = HeaderWriter("/runfold/doctor")
+    return restoring.without_base()
+
+
+def _said(lost: Iterable[str]) -> Iterator[str]:
+    for run_id in lost:
+        yield f"run {run_id} lost its beginning; `runfold doctor --accept-loss` ends it as failed"
+
+
+def _accepted(patient: Patient, number: int, lost: Iterable[str]) -> Iterator[str]:
+    """Write RunLost for each. Answers what went wrong."""
+    events, headers = patient.names.events, HeaderWriter("/runfold/doctor")
+    producer = Producer(producer_config(patient.client()))
     for run_id in lost:
         stamped = headers.fact("RunLost", new_event_id(), 0)
-        producer.produce(names.events, codec.encode(RunLost(reason=REASON)), run_id, number, headers=stamped)  # type: ignore[arg-type]  # its list is invariant
+        producer.produce(events, patient.codec.encode(RunLost(reason=REASON)), run_id, number, headers=stamped)  # type: ignore[arg-type]  # its list is invariant
         sys.stdout.write(f"run {run_id}: RunLost was written\n")
     producer.flush(TIMEOUT_S)
+    yield from ()
 
 
 def _record(message: Message) -> Record | None:

@@ -22,7 +22,8 @@ from runfold.events.types import RunCheckpointed, RunParked, RunUnparked
 BASES = frozenset({"RunRequested", "RunLost"})  # what a run may begin with
 # What may stand before that.
 EARLY_FACTS = frozenset({"CancelRequested", "PauseRequested", "ResumeRequested", "MessageReceived", "CloseRequested"})
-Opener = Callable[[Record], None]  # decodes a record's body in place; leaves None where it cannot
+# Decodes a record's body in place; leaves None where it cannot. What it raises is never the record's fault.
+Opener = Callable[[Record], None]
 
 
 @dataclass(slots=True)
@@ -83,15 +84,17 @@ class Restoring:
     def runs(self, opened: Opener, set_aside: Callable[[str, str], None]) -> Iterable[tuple[str, Restored]]:
         """Every run that is still going on, folded; early facts count as a run without a base.
 
-        One that cannot be rebuilt at all is handed to `set_aside` with the reason; the others go on.
+        One that cannot be rebuilt at all is handed to `set_aside` with the reason; the others go on. Raises what
+        `opened` raises: a schema registry that does not answer is no reason to set a run aside.
         """
         for run_id, run in self.kept.items():
             ended = _ended_before(run)
             if ended is not None:
                 self.finished[run_id] = ended
                 continue
+            open_all(run.records, opened)
             try:
-                restored = rebuilt(run_id, run.records, self.mark, opened)
+                restored = rebuilt(run_id, run.records, self.mark)
             except Exception as error:  # noqa: BLE001  one bad run must not stop its partition
                 set_aside(run_id, f"{type(error).__name__}: {error}")
                 continue
@@ -141,11 +144,14 @@ def _end_of(records: list[Record]) -> Ended | None:
     return ended
 
 
-def rebuilt(run_id: str, records: list[Record], mark: int, opened: Opener) -> Restored:
-    """The state of one run from its records since the mark."""
+def open_all(records: Iterable[Record], opened: Opener) -> None:
     for record in records:
         if record.body is None:
             opened(record)
+
+
+def rebuilt(run_id: str, records: list[Record], mark: int) -> Restored:
+    """The state of one run from its opened records since the mark."""
     skipped = {offset for record in records if isinstance(record.body, RunUnparked) for offset in record.body.skipped}
     restored = _folded(run_id, records, mark, skipped)
     asked = restored.state.unpark

@@ -21,7 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 import fastavro
-from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
+from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from runfold.events import types
 from runfold.events.encoder import Encoder, encoder_of
@@ -44,7 +44,7 @@ class SchemaIds(Protocol):
         """The id of this schema (JSON text) under its subject, registered if need be."""
 
     def schema_of(self, schema_id: int) -> str:
-        """The schema (JSON text) with this id. Raises LookupError when the registry has none."""
+        """The schema (JSON text) with this id. Raises LookupError when the registry has none of it, and only then."""
 
 
 class _Form:
@@ -123,7 +123,7 @@ class Codec:
         return self._encoders[type(event)](event)
 
     def decode(self, value: bytes) -> Event:
-        """The event in these bytes. Raises Undecodable."""
+        """The event in these bytes. Raises Undecodable; and what the registry raises when it does not answer."""
         if value[:2] == SINGLE_OBJECT:
             known = self._readings.get(value[:10])
             if known is None:
@@ -154,9 +154,13 @@ class Codec:
         if self._registry is None:
             raise Undecodable(f"Confluent framing with schema id {schema_id}, but SCHEMA_REGISTRY_URL is not set")
         try:
-            schema = fastavro.parse_schema(json.loads(self._registry.schema_of(schema_id)))
-        except (LookupError, ValueError, SchemaParseException) as error:
+            text = self._registry.schema_of(schema_id)
+        except LookupError as error:
             raise Undecodable(f"schema id {schema_id}: {error}") from error
+        try:
+            schema = fastavro.parse_schema(json.loads(text))
+        except Exception as error:  # fastavro raises whatever somebody's schema leads to: KeyError to RecursionError
+            raise Undecodable(f"schema id {schema_id}: no Avro schema ({type(error).__name__})") from error
         cls = TYPES.get(str(schema.get("name", "")).rpartition(".")[2]) if isinstance(schema, dict) else None
         if cls is None:
             raise Undecodable(f"schema id {schema_id} is not one of Runfold's records")

@@ -190,9 +190,9 @@ class Executor:
             known = self._met(partition, record)
         if known is not None:
             self._touched[known] = None
+            if own is None:
+                self._open_body(record)
             try:
-                if own is None:
-                    self._open_body(record)
                 self._take(partition, known, record, is_ours=own is not None)
             except Exception as error:  # noqa: BLE001  a bug that one run meets must not stop its partition
                 self._set_aside(known, record.offset, error)
@@ -399,7 +399,11 @@ class Executor:
         self.quarantine.put_run(run_id, reason)
 
     def _open_body(self, record: Record) -> None:
-        """Decode a record in place. What cannot be decoded is quarantined; a decision still counts in its chain."""
+        """Decode a record in place. What cannot be decoded is quarantined; a decision still counts in its chain.
+
+        A schema registry that does not answer, or refuses, says nothing about the record: what it raises ends this
+        process, before a run or a record pays for it. The next one goes on from the log.
+        """
         try:
             body = self.codec.decode(record.value)
         except Undecodable as error:

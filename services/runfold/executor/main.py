@@ -12,11 +12,10 @@ from runfold.adapters.inline_tools import InlineTools
 from runfold.adapters.kafka import KafkaOutbox, KafkaRunLog
 from runfold.adapters.openai_chat import ChatModel, ChatOptions
 from runfold.adapters.toolbox import Toolbox
-from runfold.adapters.topics import ensure_topics
-from runfold.events.codec import Codec
 from runfold.executor.build import build_executor
 from runfold.executor.loop import Executor
 from runfold.executor.settings import ExecutorSettings
+from runfold.installation import codec_of, topics_of
 from runfold.ports import Blobs, Model
 from runfold.settings import Settings
 
@@ -35,14 +34,8 @@ def kafka_executor(
     tell: Callable[[str], None] = log.warning,
 ) -> Executor:
     """An executor on Kafka. Creates missing topics; raises Permanent if what is there does not fit."""
-    names = ensure_topics(
-        settings.bootstrap_servers,
-        settings.topic_prefix,
-        run_partitions=settings.run_partitions,
-        task_partitions=settings.run_partitions,
-        replication=settings.replication,
-        client=settings.kafka_client,
-    )
+    names = topics_of(settings)
+    codec = codec_of(settings, names)
     outbox = KafkaOutbox(settings.bootstrap_servers, names, client=settings.kafka_client)
     bounds = bounds or ExecutorSettings(name=settings.executor_name)
     return build_executor(
@@ -56,7 +49,7 @@ def kafka_executor(
         ),
         outbox=outbox,
         clock=SystemClock(),
-        codec=Codec(),
+        codec=codec,
         catalog=agents,
         model=model,
         tools={"inline": InlineTools(toolbox, blobs, bounds.name)},

@@ -6,8 +6,7 @@ import threading
 from runfold.adapters.blobs import DirectoryBlobs
 from runfold.adapters.clock import SystemClock
 from runfold.adapters.kafka_intake import KafkaRequestLog
-from runfold.adapters.topics import ensure_topics
-from runfold.events.codec import Codec
+from runfold.installation import codec_of, topics_of
 from runfold.intake.loop import Intake
 from runfold.settings import Settings
 
@@ -16,14 +15,8 @@ log = logging.getLogger("runfold.intake")
 
 def run(settings: Settings, stop: threading.Event) -> None:
     """Turn requests into runs until asked to stop. Raises Permanent when that cannot work."""
-    names = ensure_topics(
-        settings.bootstrap_servers,
-        settings.topic_prefix,
-        run_partitions=settings.run_partitions,
-        task_partitions=settings.run_partitions,
-        replication=settings.replication,
-        client=settings.kafka_client,
-    )
+    names = topics_of(settings)
+    codec = codec_of(settings, names)
     intake = Intake(
         log=KafkaRequestLog(
             settings.bootstrap_servers,
@@ -32,7 +25,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
             name=settings.intake_name,
             client=settings.kafka_client,
         ),
-        codec=Codec(),
+        codec=codec,
         blobs=DirectoryBlobs(settings.blobs),
         clock=SystemClock(),
         name=settings.intake_name or "intake",
