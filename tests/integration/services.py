@@ -74,6 +74,7 @@ class Installation:
         topics = self.names.all()
         self.reader.assign([TopicPartition(topic, n, 0) for topic in topics for n in range(self.partitions(topic))])
         self.records: list[Seen] = []
+        self.stamps: dict[tuple[str, int, int], int] = {}  # Kafka's, by topic, partition and offset
 
     def partitions(self, topic: str) -> int:
         return 1 if topic == self.names.quarantine else PARTITIONS
@@ -92,23 +93,19 @@ class Installation:
         self.producer.produce(topic, CODEC.encode(event) if value is None else value, key, headers=headers)
         assert self.producer.flush(PATIENCE_S) == 0
 
-    def read(self) -> list[Seen]:
-        """What came since the last look."""
-        found = []
+    def read(self) -> None:
         for message in self.reader.consume(500, 0.02):
             assert message.error() is None, message.error()
-            found.append(
-                Seen(
-                    topic=str(message.topic()).removeprefix(f"{self.names.prefix}."),
-                    partition=message.partition() or 0,
-                    offset=message.offset() or 0,
-                    key=(message.key() or b"").decode(),
-                    value=message.value() or b"",
-                    headers={name: value or b"" for name, value in message.headers() or ()},
-                )
+            seen = Seen(
+                topic=str(message.topic()).removeprefix(f"{self.names.prefix}."),
+                partition=message.partition() or 0,
+                offset=message.offset() or 0,
+                key=(message.key() or b"").decode(),
+                value=message.value() or b"",
+                headers={name: value or b"" for name, value in message.headers() or ()},
             )
-        self.records += found
-        return found
+            self.stamps[seen.topic, seen.partition, seen.offset] = message.timestamp()[1]
+            self.records.append(seen)
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
         ends_at = time.monotonic() + PATIENCE_S

@@ -11,7 +11,7 @@ from runfold.adapters.openai_chat import ChatModel, ChatOptions
 from runfold.adapters.scripted_model import FunctionModel
 from runfold.core.transcript import Entry, Reply, UserMessage
 from runfold.dev.model_server import ModelServer
-from runfold.dev.script import ScriptError
+from runfold.dev.script import TEXT_CHUNK_CHARS, ScriptError
 from runfold.events.types import BlobRef, Item, ModelFailed, ModelReplied, ToolSpec
 from runfold.ports import InvariantViolation, ModelOutcome, ModelRequest
 
@@ -28,6 +28,7 @@ SCRIPT: dict[str, Any] = {
     "cut in a line": [{"text": LONG, "fault": {"cut_after_bytes": 200}}],
     "cut after the finish": [{"text": "hello", "fault": {"cut_after_chunks": 3}}],
     "stall": [{"text": LONG, "fault": {"trickle_ms": 60_000}}],
+    "fluent": [{"text": LONG * 5, "fault": {"trickle_ms": 3}}],
     "trickle": [{"text": LONG * 50, "fault": {"trickle_ms": 20}}],
     "error object": [{"text": LONG, "fault": {"error_chunk": {"message": "m", "code": 429}}}],
     "error text": [{"text": LONG, "fault": {"error_chunk": "overloaded"}}],
@@ -108,6 +109,24 @@ def test_a_reply_comes_whole(connect: Callable[..., ChatModel], *, stream: bool)
     assert (reply.request_id or "").startswith("req_")
     assert 0 <= (reply.first_token_ms or 0) <= reply.duration_ms
     assert deltas == [(0, "hello")]
+
+
+@pytest.mark.requirement("R29")
+def test_text_that_comes_fast_is_shown_in_few_pieces(connect: Callable[..., ChatModel]) -> None:
+    """Each goes to everybody who watches: a word at a time would be fifty records a second. Nothing is lost."""
+    deltas: list[tuple[int, str]] = []
+    reply = replied(outcome_of(connect(), request("fluent", run="fluent"), deltas))
+    assert "".join(text for _, text in deltas) == reply.items[0].text == LONG * 5
+    assert 2 <= len(deltas) <= len(LONG) * 5 / TEXT_CHUNK_CHARS / 2
+    assert [offset for offset, _ in deltas] == [sum(len(text) for _, text in deltas[:n]) for n in range(len(deltas))]
+
+
+@pytest.mark.requirement("R29")
+def test_the_last_piece_of_a_cut_text_is_shown_before_its_failure(connect: Callable[..., ChatModel]) -> None:
+    """Whoever watches sees how far it came; nothing of it is shown when the next attempt has begun."""
+    deltas: list[tuple[int, str]] = []
+    failure(outcome_of(connect(), request("cut", run="cut short"), deltas))
+    assert deltas == [(0, LONG[: 2 * TEXT_CHUNK_CHARS])]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from runfold.adapters.chat_history import (
     load_payloads,
     unloaded,
 )
+from runfold.adapters.merged_text import Later, MergedText
 from runfold.events.types import ModelFailed, ModelReplied
 from runfold.ports import Blobs, InvariantViolation, ModelOutcome, ModelRequest
 
@@ -77,10 +78,14 @@ class _Attempt:
     delta: Callable[[int, str], None]
     started_s: float
     assembler: ChatAssembler = field(default_factory=ChatAssembler)
+    later: Later  # a timer of the event loop
+    text: MergedText = field(init=False)
     stage: Stage = Stage.PREPARING
-    shown: int = 0
     request_id: str | None = None
     first_token_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self.text = MergedText(self.show, self.later)
 
     def elapsed_ms(self) -> int:
         return int((time.monotonic() - self.started_s) * 1000)
@@ -89,12 +94,13 @@ class _Attempt:
         """A piece of the reply was put in."""
         if self.first_token_ms is None and self.assembler.has_content:
             self.first_token_ms = self.elapsed_ms()
-        if text:
-            offset, self.shown = self.shown, self.shown + len(text)
-            try:
-                self.delta(offset, text)
-            except Exception:  # for eyes only: never worth a reply that is paid for
-                log.exception("text delta of run %s was lost", self.request.run_id)
+        self.text.add(text)
+
+    def show(self, offset: int, text: str) -> None:
+        try:
+            self.delta(offset, text)
+        except Exception:  # for eyes only: never worth a reply that is paid for
+            log.exception("text delta of run %s was lost", self.request.run_id)
 
     def replied(self) -> ModelReplied:
         reply = self.assembler.reply()
@@ -155,7 +161,14 @@ class ChatModel:
         problem = history_problem(messages)
         if problem is not None:
             raise InvariantViolation(f"history of run {request.run_id} may not be sent: {problem}")
-        attempt = _Attempt(request=request, messages=messages, done=done, delta=delta, started_s=time.monotonic())
+        attempt = _Attempt(
+            request=request,
+            messages=messages,
+            done=done,
+            delta=delta,
+            later=self._loop.call_later,
+            started_s=time.monotonic(),
+        )
         try:
             self._loop.call_soon_threadsafe(self._begin, attempt)
         except RuntimeError:
@@ -207,6 +220,8 @@ class ChatModel:
                     await self._read(client, attempt, limit)
         except Exception as caught:  # noqa: BLE001 (whatever a read raises is an outcome)
             error = caught
+        finally:
+            attempt.text.flush()
         attempt.done(attempt.outcome_after(error))
 
     def _load(self, messages: list[Message]) -> None:
