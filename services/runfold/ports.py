@@ -5,6 +5,7 @@ Threads: everything here is called from the executor's loop thread, unless a doc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from runfold.core.transcript import Entry
@@ -103,11 +104,21 @@ class LogIdentity:
     partitions: int
 
 
-class Outbox(Protocol):
-    """The topics that are only written: completions, quarantine, stream. Any thread."""
+class Topic(Enum):
+    """Where a record goes that is not of the run that sends it."""
 
-    def complete(self, task_id: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]) -> None:
-        """Publish a TaskCompleted; `acknowledged` is called during a later `RunLog.poll` on the loop thread."""
+    COMPLETIONS = "task-completions"
+    REQUESTS = "task-requests"  # a delegated task, or its cancel
+    EVENTS = "run-events"  # a fact for another run: the parent's
+
+
+class Outbox(Protocol):
+    """Records whose arrival somebody waits for, and those for eyes only. Any thread."""
+
+    def publish(
+        self, topic: Topic, key: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]
+    ) -> None:
+        """Send one record; `acknowledged` is called during a later `RunLog.poll` on the loop thread."""
 
     def quarantine(self, key: str, value: bytes, headers: Headers) -> None: ...
 
@@ -128,6 +139,8 @@ class ModelRequest:
     instructions: str
     transcript: Sequence[Entry]
     tools: Sequence[ToolSpec]
+    may_call: bool = True  # False: the tools are named, but none may be called
+    output_tokens_max: int | None = None
     result_schema: str | None
     time_limit_s: float
 
@@ -171,6 +184,7 @@ class ToolStart:
     arguments: str  # JSON object as text
     time_limit_s: float
     idempotency_key: str
+    nonce: str = ""  # of the claim, for tools whose effect is claimed
 
 
 class Tools(Protocol):
@@ -184,6 +198,20 @@ class Tools(Protocol):
 
     def stop(self, dispatch: str) -> None:
         """The call was closed: stop the work if that can be done."""
+
+
+class ClaimedTools(Tools, Protocol):
+    """Tools whose effect begins behind a claim: the first claim in the log starts it, whoever owns the run."""
+
+    @property
+    def identity(self) -> str:
+        """Where this process starts its tools; stands in ToolClaimed."""
+
+    def adopt(self, start: ToolStart, process: str, done: Callable[[ToolReported], None]) -> bool:
+        """Take over a call that another process claimed: True if it runs here, or has ended and left its result.
+
+        Then `done` is called once, as for `start`. False: nothing is known of it here, and nobody here will report.
+        """
 
 
 # ---- blobs and time

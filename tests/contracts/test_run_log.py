@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from runfold.events.partitioner import murmur2_partition
-from runfold.ports import Committed
+from runfold.ports import Committed, Topic
 from tests.contracts.run_log_worlds import PARTITIONS, KafkaWorld, MemoryWorld, World
 
 
@@ -149,7 +149,7 @@ def test_a_completion_is_acknowledged_during_a_later_poll(world: World) -> None:
     member = world.member("a")
     world.settle(member)
     answers: list[bool] = []
-    member.outbox.complete("task-1", b"done", [("ce_id", b"1")], answers.append)
+    member.outbox.publish(Topic.COMPLETIONS, "task-1", b"done", [("ce_id", b"1")], answers.append)
     member.outbox.stream("task-1", b"text", [])
     member.outbox.quarantine("task-1", b"bad", [])
     assert answers == []

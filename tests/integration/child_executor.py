@@ -81,11 +81,11 @@ class CrashingLog:
 
     def __init__(self, executor: Executor, crash: dict[str, Any]) -> None:
         self._log: Any = executor.log
-        self._outbox: Any = executor.effects.outbox
+        self._outbox: Any = executor.outward.outbox
         self._run, self._after, self._number = crash["run"], crash["after"], crash["number"]
         self._lock = threading.Lock()
         self._appends = self._seen = self._batches = 0
-        executor.log = executor.writer.log = executor.ownership.log = executor.effects.outbox = self  # type: ignore[assignment]  # the rest is handed on
+        executor.log = executor.writer.log = executor.ownership.log = executor.outward.outbox = self  # type: ignore[assignment]  # the rest is handed on
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log if hasattr(self._log, name) else self._outbox, name)
@@ -94,9 +94,9 @@ class CrashingLog:
         self._log.append(partition, key, value, headers)
         self._count(key)
 
-    def complete(self, task_id: str, value: bytes, headers: Any, acknowledged: Any) -> None:
-        self._outbox.complete(task_id, value, headers, acknowledged)
-        self._count(task_id)
+    def publish(self, topic: Any, key: str, value: bytes, headers: Any, acknowledged: Any) -> None:
+        self._outbox.publish(topic, key, value, headers, acknowledged)
+        self._count(key)
 
     def poll(self, timeout_s: float) -> Any:
         if self._appends > self._seen:

@@ -20,15 +20,25 @@ from runfold.events.types import (
 from runfold.ports import ModelOutcome, ModelRequest, ToolStart
 
 TOOL_LIMIT_MS = 5_000
-LIMITS = Limits(model_attempt_ms=3_000, turn_ms=60_000, idle_ms=30_000, tools_in_flight=2, model_attempts=4)
+LIMITS = Limits(
+    model_attempt_ms=3_000,
+    turn_ms=60_000,
+    idle_ms=30_000,
+    tools_in_flight=2,
+    model_attempts=4,
+    approval_ms=20_000,
+    question_ms=20_000,
+    child_ms=90_000,
+    pause_ms=400_000,
+    children=2,
+    depth=1,
+)
 LIMIT_NAMES = asdict(LIMITS)
 
 
-def _tool(name: str, **how: bool) -> ToolSpec:
-    flags = {"changes_state": False, **how}
-    return ToolSpec(
-        name=name, description="", parameters="{}", tool_class="inline", time_limit_ms=TOOL_LIMIT_MS, **flags
-    )
+def _tool(name: str, **how: Any) -> ToolSpec:
+    given = {"changes_state": False, "tool_class": "inline", "time_limit_ms": TOOL_LIMIT_MS, **how}
+    return ToolSpec(name=name, description="", parameters="{}", **given)
 
 
 TOOLS = [
@@ -36,7 +46,14 @@ TOOLS = [
     _tool("write", changes_state=True),
     _tool("put", idempotent=True),
     _tool("wait", resumable=True),
+    _tool("run", tool_class="process", changes_state=True),
+    _tool("run", tool_class="process", changes_state=True),
+    _tool("pay", approval="always"),
+    _tool("ask", waits_for="person", time_limit_ms=0),
+    _tool("sleep", waits_for="time", time_limit_ms=0),
+    _tool("delegate", waits_for="child", time_limit_ms=0),
 ]
+ARGUMENTS = {"sleep": '{"seconds": 4}', "delegate": '{"task": "help"}', "read": '{"n": 7}'}
 REPEATABLE = frozenset({"put", "wait"})
 CONTEXT = ContextLoaded(
     agent="agent", version="1", model="simulated", instructions="Be brief.", tools=TOOLS, limits=LIMIT_NAMES
@@ -137,7 +154,7 @@ class SimulatedModel:
     def _call(self) -> Item:
         dice = self.rng.random()
         name = "invented" if dice < 0.04 else self.rng.choice(TOOLS).name
-        arguments = "{broken" if 0.04 < dice < 0.08 else '{"wrong": 1}' if dice < 0.12 else f'{{"n": {int(dice * 99)}}}'
+        arguments = "{broken" if 0.04 < dice < 0.08 else '{"wrong": 1}' if dice < 0.12 else ARGUMENTS.get(name, "{}")
         return Item(kind="call", name=name, arguments=arguments)
 
 
@@ -179,6 +196,32 @@ class SimulatedTools:
             position=start.position,
             dispatch=start.dispatch,
             source=self.process.name,
+            nonce=start.nonce,
             outcome="failed" if digest < "2" else "succeeded",
             output=f"{start.tool} did {digest[:8]}",
         )
+
+
+@dataclass
+class SimulatedProcesses(SimulatedTools):
+    """Tools behind a claim. What runs belongs to the host: it goes on when its executor dies, and may be adopted."""
+
+    host: dict[str, str] = field(default_factory=dict)  # dispatch: nonce of what runs, shared by all executors
+
+    @property
+    def identity(self) -> str:
+        return str(self.process.name)
+
+    def start(self, start: ToolStart, done: Callable[[ToolReported], None]) -> ToolReported | None:
+        self.watcher.tool_started(self.process, start)
+        self.host[start.dispatch] = start.nonce
+        if not self.is_calm() and self.rng.random() < 0.02:
+            raise Killed
+        self.waiting[start.dispatch] = (start, done)
+        return None
+
+    def adopt(self, start: ToolStart, process: str, done: Callable[[ToolReported], None]) -> bool:
+        if self.host.get(start.dispatch) != start.nonce or (not self.is_calm() and self.rng.random() < 0.2):
+            return False
+        self.waiting[start.dispatch] = (start, done)
+        return True

@@ -4,6 +4,7 @@ Two yardsticks: `reader.py`, which reads the log by itself, and the core's own f
 against which every executor's state is held, however it came by that state.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from runfold.core.state import RunState, copied
 from runfold.core.steps import Situation
 from runfold.core.transcript import Reply, Results, UserMessage, check_order, text_of
 from runfold.events.envelope import Record
+from runfold.events.types import ChildCompleted, TaskCancelled
 from runfold.executor.ownership import read_mark
 from runfold.executor.partition import Partition
 from runfold.ports import ModelRequest, ToolStart
@@ -25,8 +27,15 @@ if TYPE_CHECKING:
 
 DECISION_BYTES_MAX = 1_500
 UNCOMPARED = {"skipped", "digest", "digested"}  # of one reader only; a memo
-TIMES = {"requested_at_ms", "turn_started_at_ms", "idle_since_ms", "finished_at_ms"}
-EARLY = frozenset({"CancelRequested", "MessageReceived", "CloseRequested"})
+TIMES = {
+    "requested_at_ms",
+    "turn_started_at_ms",
+    "idle_since_ms",
+    "finished_at_ms",
+    "paused_since_ms",
+    "clock_stands_since_ms",
+}
+EARLY = frozenset({"CancelRequested", "PauseRequested", "ResumeRequested", "MessageReceived", "CloseRequested"})
 
 
 class Broken(BaseException):
@@ -134,6 +143,10 @@ class Watch:
             raise Broken("start", f"{where}: closed before, at {closing.offset}")
         if 0 <= run.cancelled_at < position:
             raise Broken("start", f"{where}: the run was cancelled before, at {run.cancelled_at}")
+        if start.nonce and run.claims.get(start.dispatch) != start.nonce:
+            raise Broken("claim", f"{where}: started under {start.nonce}, claimed by {run.claims.get(start.dispatch)}")
+        if start.tool == "pay" and run.decided.get(key) is not True:
+            raise Broken("approval", f"{where}: nobody said yes")
         self.starts[start.run_id, *key] += 1
         if self.starts[start.run_id, *key] > 1 and start.tool not in REPEATABLE:
             raise Broken("twice", f"{where}: started a second time")
@@ -177,7 +190,7 @@ class Watch:
             ]
             if record.type == "PartitionOpened":
                 self.opened[record.partition, source] = record.time_ms
-            elif record.type == "ModelCallStarted":
+            elif record.type == "ModelCallStarted" and record.event_id in self.log.runs[record.run_id].model_calls:
                 before, caller = self.calls.get(record.run_id, (None, source))
                 self.calls[record.run_id] = (record, source)
                 # By one's own clock one may give up in time; what was sent may land late.
@@ -262,6 +275,7 @@ class Watch:
             assigned_at_ms=partition.assigned_at_ms,
             base_offset=run.base_offset,
             is_ours=run.ours.__contains__,
+            is_held=run.tools.__contains__,
             completion=run.completion,
         )
         steps = decide(copied(run.ahead), situation, process.executor.catalog).steps
@@ -332,9 +346,22 @@ class Watch:
             for record in records:
                 whole.take(record)
             for run_id, state in whole.states.items():
+                if not state.last and run_id not in self.world.runs:
+                    continue  # a child that was told to stop before anybody had asked for it
                 self._check_story(self.log.runs[run_id], state)
+        self._check_children()
         for process in self.world.processes:
             self._check_handed_over(process)
+
+    def _check_children(self) -> None:
+        """Whoever was asked for and did not end before its parent was told to stop."""
+        asked = {key: CODEC.decode(value) for key, value, _ in self.world.kafka.requests}
+        stopped = {key for key, event in asked.items() if isinstance(event, TaskCancelled)}
+        for run in self.log.runs.values():
+            before = itertools.takewhile(lambda record: record.type != "TaskReported", run.records)
+            ended = {record.body.child for record in before if isinstance(record.body, ChildCompleted)}
+            for child in set(run.children) & set(asked) - ended - stopped:
+                raise Broken("orphan", f"{run.run_id} ended, and nobody told {child}")
 
     def _check_story(self, run: RunView, state: RunState) -> None:
         if self.completions[run.run_id] != f"completed-{state.finished_id}":
@@ -365,7 +392,7 @@ class Watch:
 
     def _check_handed_over(self, process: "Process") -> None:
         """What a process that lives was told by a tool or a model is in the log."""
-        for dispatch in process.tools.reported:
+        for dispatch in (*process.tools.reported, *process.processes.reported):
             if not any(dispatch in run.reported for run in self.log.runs.values()):
                 raise Broken("lost", f"{process.name}: the report of {dispatch} never reached the log")
         for call in process.model.answered:

@@ -8,26 +8,34 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
-from runfold.core import decide_model, decide_tools, fold, fold_decisions, fold_facts, restore
+from runfold.core import decide_model, decide_tools, fold, fold_decisions, fold_facts, fold_tools, restore
 from runfold.core.checkpoint import packed
 from runfold.core.pending import pending_tools
 from runfold.core.phases import Phase
 from runfold.events.types import (
+    ApprovalDecided,
+    ModelCallStarted,
     ModelReplied,
+    QuestionAnswered,
     RunCheckpointed,
     RunFinished,
+    ToolClaimed,
     ToolDispatchStarted,
     ToolReported,
+    ToolSettled,
     TurnAdvanced,
 )
-from runfold.executor import effects, loop
+from runfold.executor import effects, loop, outward
 from runfold.executor.checkpoints import Checkpoints
+from runfold.executor.effects import Effects
 from runfold.executor.loop import Executor
 from runfold.executor.partition import Partition
 from runfold.executor.run import Run
 from runfold.executor.writer import Writer
+from tests.simulation.actors import SimulatedProcesses
 
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
 
@@ -115,7 +123,7 @@ def advance_before_settles_are_read_back() -> Iterator[None]:
 @planted
 def dispatch_by_position() -> Iterator[None]:
     """P01: a dispatch counts for whatever reply is open."""
-    open_call = fold_decisions._open_call
+    open_call = fold_tools._open_call
 
     def loose(state: Any, event: Any) -> Any:
         if state.reply is not None:
@@ -130,7 +138,7 @@ def dispatch_by_position() -> Iterator[None]:
 
     rule = fold_decisions.DECISION_RULES[ToolDispatchStarted]
     rules = fold_decisions.DECISION_RULES
-    with instead(fold_decisions, "_open_call", loose), instead(rules, ToolDispatchStarted, unchecked):  # type: ignore[arg-type]
+    with instead(fold_tools, "_open_call", loose), instead(rules, ToolDispatchStarted, unchecked):  # type: ignore[arg-type]
         yield
 
 
@@ -216,7 +224,7 @@ def restart_interrupted_calls() -> Iterator[None]:
     """A call whose owner is gone is started again, whatever its tool is."""
 
     def loose(state: Any, record: Any, event: Any) -> bool:
-        call = fold_decisions._open_call(state, event)
+        call = fold_tools._open_call(state, event)
         if call is None or call.tool is None:
             return rule(state, record, event)
         tool, call.tool = call.tool, restartable(call.tool)
@@ -423,5 +431,135 @@ def repeated_request_looks_fresh() -> Iterator[None]:
 def completion_under_a_new_id() -> Iterator[None]:
     """Readers cannot drop what is published again."""
     numbers = itertools.count()
-    with instead(effects, "completion_id", lambda state: f"completed-{next(numbers)}"):
+    with instead(outward, "completion_id", lambda state: f"completed-{next(numbers)}"):
+        yield
+
+
+# ---- people, claims and children
+
+
+@planted
+def start_before_the_claim_is_read_back() -> Iterator[None]:
+    """Whoever claims starts, without having seen that nobody else did."""
+    claim = Effects._claim
+
+    def eager(self: Effects, run: Run, call: Any, dispatch: str, now_ms: int) -> None:
+        claim(self, run, call, dispatch, now_ms)
+        call.claim = run.claims[dispatch]
+        run.tools.add(dispatch)
+        self._start_tool(run, call, dispatch, now_ms)
+        call.claim = ""
+
+    with instead(Effects, "_claim", eager):
+        yield
+
+
+@planted
+def the_last_claim_wins() -> Iterator[None]:
+    """A second process of the same dispatch takes it over."""
+    take = fold_facts.FACT_RULES[ToolClaimed]
+
+    def loose(state: Any, record: Any, event: Any) -> None:
+        for call in state.reply.calls if state.reply is not None else ():
+            if event.dispatch in call.dispatches:
+                call.claim = ""
+        take(state, record, event)
+
+    with instead(fold_facts.FACT_RULES, ToolClaimed, loose):  # type: ignore[arg-type]
+        yield
+
+
+@planted
+def adopt_whatever_is_asked_for() -> Iterator[None]:
+    """A call that another process claimed is started again instead of being looked for."""
+
+    def start_again(self: Any, start: Any, process: str, done: Any) -> bool:
+        self.start(start, done)
+        return True
+
+    with instead(SimulatedProcesses, "adopt", start_again):
+        yield
+
+
+@planted
+def an_approval_of_other_arguments_counts() -> Iterator[None]:
+    """What was shown is not compared with what will run."""
+    take = fold_facts.FACT_RULES[ApprovalDecided]
+
+    def loose(state: Any, record: Any, event: Any) -> None:
+        for call in state.reply.calls if state.reply is not None else ():
+            if call.approval == event.approval:
+                event = replace(event, arguments_sha256=call.arguments_sha256)
+        take(state, record, event)
+
+    with instead(fold_facts.FACT_RULES, ApprovalDecided, loose):  # type: ignore[arg-type]
+        yield
+
+
+@planted
+def the_last_word_about_an_approval_counts() -> Iterator[None]:
+    """A second person's no becomes a yes."""
+    take = fold_facts.FACT_RULES[ApprovalDecided]
+
+    def loose(state: Any, record: Any, event: Any) -> None:
+        for call in state.reply.calls if state.reply is not None else ():
+            if call.approval == event.approval and event.approved:
+                call.decision = ""
+        take(state, record, event)
+
+    with instead(fold_facts.FACT_RULES, ApprovalDecided, loose):  # type: ignore[arg-type]
+        yield
+
+
+@planted
+def an_expiry_takes_a_yes_back() -> Iterator[None]:
+    """Expired, though a person's word stands before it."""
+    rule = fold_decisions.DECISION_RULES[ToolSettled]
+
+    def loose(state: Any, record: Any, event: Any) -> bool:
+        for call in state.reply.calls if event.outcome == "expired" and state.reply is not None else ():
+            if call.position == event.position:
+                call.decision = ""
+        return rule(state, record, event)
+
+    with instead(fold_decisions.DECISION_RULES, ToolSettled, loose):  # type: ignore[arg-type]
+        yield
+
+
+@planted
+def a_later_answer_replaces_the_first() -> Iterator[None]:
+    """Two people answer one question."""
+    take = fold_facts.FACT_RULES[QuestionAnswered]
+
+    def loose(state: Any, record: Any, event: Any) -> None:
+        take(state, record, event)
+        if state.reply is not None and state.reply.model_call == event.model_call:
+            call = state.reply.calls[event.position]
+            if call.outcome == "succeeded":
+                call.output = event.text
+
+    with instead(fold_facts.FACT_RULES, QuestionAnswered, loose):  # type: ignore[arg-type]
+        yield
+
+
+@planted
+def children_are_forgotten_at_the_end() -> Iterator[None]:
+    """The parent is cancelled, and nobody tells its children."""
+    with instead(outward, "unwanted_children", lambda state: []):
+        yield
+
+
+@planted
+def a_paused_run_goes_on() -> Iterator[None]:
+    """A model call behind a pause counts."""
+    rule = fold_decisions.DECISION_RULES[ModelCallStarted]
+
+    def loose(state: Any, record: Any, event: Any) -> bool:
+        paused, state.paused_since_ms = state.paused_since_ms, -1
+        try:
+            return rule(state, record, event)
+        finally:
+            state.paused_since_ms = paused
+
+    with instead(fold_decisions.DECISION_RULES, ModelCallStarted, loose):  # type: ignore[arg-type]
         yield

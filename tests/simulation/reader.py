@@ -4,6 +4,7 @@ It shares no rule with `runfold.core`; a rule that is wrong there must not be wr
 """
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from runfold.events.codec import Codec, Undecodable
@@ -47,6 +48,11 @@ class RunView:
     dispatches: dict[str, Dispatch] = field(default_factory=dict)  # accepted
     reported: set[str] = field(default_factory=set)  # dispatches with a report in the log
     closings: dict[tuple[str, int], Closing] = field(default_factory=dict)  # the first
+    claims: dict[str, str] = field(default_factory=dict)  # dispatch: nonce of the first claim
+    approvals: dict[str, tuple[str, int]] = field(default_factory=dict)  # accepted ApprovalRequired: its call
+    decided: dict[tuple[str, int], bool] = field(default_factory=dict)  # the first word about a call
+    children: dict[str, tuple[str, int]] = field(default_factory=dict)  # task id: the call that asked for it
+    is_paused: bool = False
     cancelled_at: int = -1
     closed_at: int = -1
     messages: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -72,14 +78,26 @@ class RunView:
     def _decided(self, record: Record, name: str, body: Any) -> None:
         if name == "ModelCallStarted" and body is not None:
             waiting = set(self.messages) - self.taken
-            if self.cancelled_at < 0 and not self.open_reply and waiting.issuperset(body.messages):
+            if (
+                self.cancelled_at < 0
+                and not self.is_paused
+                and not self.open_reply
+                and waiting.issuperset(body.messages)
+            ):
                 self.model_calls.append(record.event_id)
                 self.taken.update(body.messages)
         elif name == "TurnAdvanced" and body.model_call == self.open_reply:
             self.open_reply = ""
-        elif name == "ToolDispatchStarted":
-            self.dispatches[record.event_id] = Dispatch(record.offset, (body.model_call, body.position))
+        elif name == "ApprovalRequired":
+            self.approvals[record.event_id] = (body.model_call, body.position)
+        elif name == "ToolDispatchStarted" and not self.is_paused:
+            key = (body.model_call, body.position)
+            self.dispatches[record.event_id] = Dispatch(record.offset, key)
+            identity = f"{self.run_id}\0{body.model_call}\0{body.position}"
+            self.children[f"{self.run_id[:80]}.{sha256(identity.encode()).hexdigest()[:16]}"] = key
         elif name == "ToolSettled" and body.model_call in self.replies:
+            if body.outcome == "expired" and (body.model_call, body.position) in self.decided:
+                return  # a person's word stands before it
             self._close(body, record.offset, body.outcome, body.message)
         elif name == "RunFinished":
             self.finishes[record.event_id] = record
@@ -103,14 +121,41 @@ class RunView:
         elif name == "ToolReported":
             self.reported.add(body.dispatch)
             dispatch = self.dispatches.get(body.dispatch)
-            if dispatch is not None and dispatch.key == (body.model_call, body.position):
+            is_fenced = body.nonce and self.claims.get(body.dispatch, body.nonce) != body.nonce
+            if dispatch is not None and dispatch.key == (body.model_call, body.position) and not is_fenced:
                 self._close(body, record.offset, body.outcome, body.output)
+        elif name == "ToolClaimed":
+            self._claimed(body)
+        elif name == "ApprovalDecided" and body.approval in self.approvals and body.arguments_sha256 != "other":
+            self.decided.setdefault(self.approvals[body.approval], body.approved)
+        elif name == "QuestionAnswered" and (body.model_call, body.position) in {
+            d.key for d in self.dispatches.values()
+        }:
+            self._close(body, record.offset, "succeeded", body.text)
+        elif name == "ChildCompleted" and body.child in self.children:
+            self._child_ended(body, record.offset)
+        elif name in ("PauseRequested", "ResumeRequested"):
+            self.is_paused = name == "PauseRequested"
         elif name == "CancelRequested" and self.cancelled_at < 0:
             self.cancelled_at = record.offset
         elif name == "CloseRequested" and self.closed_at < 0:
             self.closed_at = record.offset
         elif name == "MessageReceived":
             self.messages.setdefault(body.command_id, (record.offset, body.text))
+
+    def _child_ended(self, body: Any, offset: int) -> None:
+        key = self.children[body.child]
+        if body.status == "completed":
+            closing = Closing(offset, "succeeded", body.result or "It answered with nothing.")
+        else:
+            said = f"The task ended as {body.status}: {body.reason or body.kind}. {body.result or ''}"
+            closing = Closing(offset, "failed", said.strip())
+        self.closings.setdefault(key, closing)
+
+    def _claimed(self, body: Any) -> None:
+        dispatch = self.dispatches.get(body.dispatch)
+        if dispatch is not None and dispatch.key not in self.closings and self.cancelled_at < 0:
+            self.claims.setdefault(body.dispatch, body.nonce)
 
     def _close(self, body: Any, offset: int, outcome: str, output: str) -> None:
         self.closings.setdefault((body.model_call, body.position), Closing(offset, outcome, output))

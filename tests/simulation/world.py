@@ -10,19 +10,33 @@ from dataclasses import dataclass, field
 from random import Random
 
 from runfold.adapters.memory import MemoryKafka, MemoryOutbox, MemoryRunLog
+from runfold.core.waits import open_calls
 from runfold.events.codec import Codec
 from runfold.events.envelope import HeaderWriter
 from runfold.events.types import (
+    ApprovalDecided,
     CancelRequested,
     CloseRequested,
     Fact,
     MessageReceived,
+    PauseRequested,
+    QuestionAnswered,
+    ResumeRequested,
     RunRequested,
+    TaskCancelled,
+    TaskRequested,
     UnparkRequested,
 )
 from runfold.executor.build import build_executor
 from runfold.executor.settings import ExecutorSettings
-from tests.simulation.actors import Killed, SimulatedCatalog, SimulatedClock, SimulatedModel, SimulatedTools
+from tests.simulation.actors import (
+    Killed,
+    SimulatedCatalog,
+    SimulatedClock,
+    SimulatedModel,
+    SimulatedProcesses,
+    SimulatedTools,
+)
 from tests.simulation.checkers import Broken, Watch
 
 CHAOS_STEPS = 200
@@ -30,7 +44,7 @@ CALM_STEPS_MAX = 300
 FINISHED_MEMORY_MS = 20_000
 INTAKE_DELAY_MS = 8_000  # how long after a completion a repeated request may still arrive: less than the memory
 LONG_JUMP_MS = 10_000
-IDS_MAX = 1_000  # a seed has a hundred
+IDS_MAX = 3_000  # a seed has some hundred
 SESSION_MS = 1_500  # two of them pass before a tool's time limit does: orphaned calls are met
 CODEC = Codec()
 
@@ -49,6 +63,7 @@ class Process:
         self.outbox = MemoryOutbox(self.log, held=True)
         self.model = SimulatedModel(world.rng, self, world.watch, world.is_calm)
         self.tools = SimulatedTools(world.rng, self, world.watch, world.is_calm)
+        self.processes = SimulatedProcesses(world.rng, self, world.watch, world.is_calm, host=world.host)
         self.executor = build_executor(
             log=self.log,
             outbox=self.outbox,
@@ -57,6 +72,7 @@ class Process:
             catalog=SimulatedCatalog(),
             model=self.model,
             tools={"inline": self.tools},
+            claimed={"process": self.processes},
             settings=world.settings(self.name),
             topic="run-events",
             tell=world.watch.told,
@@ -85,6 +101,10 @@ class Totals:
     lost_appends: int = 0
     truncations: int = 0
     early_cancels: int = 0
+    children: int = 0
+    approvals: int = 0
+    claims: int = 0
+    pauses: int = 0
 
     def add(self, other: "Totals") -> None:
         for name in vars(self):
@@ -102,6 +122,8 @@ class World:
         self.watch = Watch(self)
         self.people = HeaderWriter("/simulation/people")
         self.next_id = 0
+        self.host: dict[str, str] = {}  # what runs on it: dispatch and nonce
+        self.requests_read = 0  # of those that runs made
         self.checkpoint_records = self.rng.choice((3, 6, 15, 100_000))
         self.runs = [f"run-{number}" for number in range(self.rng.choice((3, 3, 4)))]
         self.unasked = list(self.runs)
@@ -158,8 +180,10 @@ class World:
             self.step(self.rng.choice(self.processes))
         elif dice < 0.62:
             self.land_some()
-        elif dice < 0.72:
+        elif dice < 0.70:
             self.pass_time()
+        elif dice < 0.72:
+            self.take_requests()
         elif dice < 0.80:
             self.answer_model()
         elif dice < 0.89:
@@ -218,9 +242,10 @@ class World:
 
     def report_tool(self) -> None:
         process = self.rng.choice(self.processes)
-        if process.tools.waiting and self.rng.random() < 0.9:
-            dispatch = self.rng.choice(list(process.tools.waiting))
-            process.tools.report(dispatch, again=self.rng.random() < 0.15)
+        tools = self.rng.choice((process.tools, process.processes))
+        if tools.waiting and self.rng.random() < 0.9:
+            dispatch = self.rng.choice(list(tools.waiting))
+            tools.report(dispatch, again=self.rng.random() < 0.15)
 
     # ---- people
 
@@ -241,10 +266,57 @@ class World:
         elif dice < 0.82:
             number = rng.randrange(6)
             self.say(run_id, MessageReceived(command_id=f"m{number}", text=f"message {number} to {run_id}"))
-        elif dice < 0.87:
+        elif dice < 0.85:
             self.close(run_id)
+        elif dice < 0.87:
+            command: Fact = self.rng.choice((PauseRequested, ResumeRequested))(command_id=self.new_id())
+            self.say(run_id, command)
+        elif dice < 0.93:
+            self.answer_people(self.rng.choice(self.processes))
         elif run_id not in self.unasked and self.watch.may_ask_again(run_id, INTAKE_DELAY_MS):
             self.ask(run_id)
+
+    def answer_people(self, process: Process) -> None:
+        """Somebody looks at the runs of a process, and says what they wait for; sometimes about what was never shown."""
+        for partition in process.executor.ownership.partitions.values():
+            for run in list(partition.runs.values()):
+                for call in open_calls(run.state):
+                    if call.waits_for == "approval":
+                        shown = "other" if not self.calm and self.rng.random() < 0.2 else call.arguments_sha256
+                        approved = self.rng.random() < 0.7
+                        self.say(
+                            run.state.run_id,
+                            ApprovalDecided(
+                                command_id=self.new_id(),
+                                approval=call.approval,
+                                arguments_sha256=shown,
+                                approved=approved,
+                            ),
+                        )
+                    elif call.waits_for == "person" and run.state.reply is not None:
+                        self.say(
+                            run.state.run_id,
+                            QuestionAnswered(
+                                command_id=self.new_id(),
+                                model_call=run.state.reply.model_call,
+                                position=call.position,
+                                text=f"answer {self.next_id}",
+                            ),
+                        )
+
+    def take_requests(self) -> None:
+        """The intake: what runs asked for becomes facts, in order; a task that has ended is not begun again."""
+        for task_id, value, _ in self.kafka.requests[self.requests_read :]:
+            event = CODEC.decode(value)
+            if isinstance(event, TaskCancelled):
+                self.say(task_id, CancelRequested(command_id=f"stop-{task_id}", reason=event.reason))
+            elif isinstance(event, TaskRequested) and self.watch.may_ask_again(task_id, INTAKE_DELAY_MS):
+                if task_id not in self.runs:
+                    self.runs.append(task_id)
+                    self.totals.children += 1
+                given = {name: getattr(event, name) for name in ("agent", "input", "limits", "parent", "depth")}
+                self.say(task_id, RunRequested(task_id=task_id, **given))
+        self.requests_read = len(self.kafka.requests)
 
     def close(self, run_id: str) -> None:
         self.closed.add(run_id)
@@ -413,6 +485,7 @@ class World:
             self.ask(self.unasked.pop())
         for run_id in self.runs:
             self.close(run_id)
+            self.say(run_id, ResumeRequested(command_id=self.new_id()))
 
     def calm_step(self, number: int) -> None:
         """Everything works: what waits is answered, what is owed is paid."""
@@ -421,8 +494,12 @@ class World:
         for process in self.processes:
             for call in list(process.model.waiting):
                 process.model.answer(call)
-            for dispatch in list(process.tools.waiting):
-                process.tools.report(dispatch)
+            for tools in (process.tools, process.processes):
+                for dispatch in list(tools.waiting):
+                    tools.report(dispatch)
+            self.take_requests()
+            if number % 5 == 0:
+                self.answer_people(process)
             process.log.land()
             while process.outbox.waiting:
                 process.outbox.settle()
@@ -453,3 +530,7 @@ class World:
         self.totals.records += sum(partition.end for partition in self.kafka.partitions)
         self.totals.adopted += self.watch.adopted
         self.totals.unparked += self.watch.unparked
+        records = [record for records in self.watch.log.records for record in records if record is not None]
+        self.totals.approvals += sum(record.type == "ApprovalDecided" for record in records)
+        self.totals.claims += sum(record.type == "ToolClaimed" for record in records)
+        self.totals.pauses += sum(record.type == "PauseRequested" for record in records)

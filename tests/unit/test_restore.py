@@ -6,7 +6,7 @@ import pytest
 
 from runfold.core.checkpoint import packed
 from runfold.core.restore import Restored, Restoring
-from runfold.core.state import RunState
+from runfold.core.state import Halt, RunState
 from runfold.events.envelope import Record
 from runfold.events.types import (
     CancelRequested,
@@ -15,9 +15,10 @@ from runfold.events.types import (
     RunCheckpointed,
     RunParked,
     RunRequested,
+    TaskReported,
     UnparkRequested,
 )
-from tests.builders import Story, call, calling, content, dispatched, names, reported, waiting
+from tests.builders import Story, call, calling, content, dispatched, finished, names, reported, waiting
 
 requirement = pytest.mark.requirement
 
@@ -324,3 +325,25 @@ def test_an_early_fact_that_cannot_be_read_does_not_forget_the_others() -> None:
     garbage.body = None
     story.take(garbage)
     assert restored(story.records)["run"].state.cancel is not None
+
+
+def test_a_report_that_is_void_by_a_checkpoint_does_not_end_the_run() -> None:
+    """Two owners: one carried the run forward, the other reported it on top of the same decision. The first counts."""
+    story = finished()
+    last = story.state.last
+    as_of = checkpointed(story)
+    story.add(TaskReported(completion="c1"), follows=last)
+    found = restored(story.records[as_of:], mark=as_of)["run"]
+    assert found.is_carried
+    assert not found.state.reported
+
+
+def test_what_cannot_be_skipped_is_not_tried_for_ever() -> None:
+    """A checkpoint that carries the halt itself, by a faulty version: the run stays set aside, the restore ends."""
+    story = calling()
+    story.state.halt = Halt(offset=2, reason="unknown")
+    as_of = checkpointed(story)
+    story.add(RunParked(reason="unknown", base_offset=0, bad_offset=2))
+    story.add(UnparkRequested(command_id="u", mode="skip"))
+    found = restored(story.records[as_of:], mark=as_of)["run"]
+    assert found.state.halt is not None

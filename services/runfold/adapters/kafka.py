@@ -33,7 +33,7 @@ from runfold.adapters.kafka_client import (
 )
 from runfold.adapters.topics import TopicNames, log_identity
 from runfold.events.envelope import Headers
-from runfold.ports import Committed, Delivery, LogIdentity, LogListener, Permanent, Transient
+from runfold.ports import Committed, Delivery, LogIdentity, LogListener, Permanent, Topic, Transient
 
 T = TypeVar("T")
 # A chain is handed over in one go (see `append`), a few µs apart: long enough to travel as one request, and too short to
@@ -268,6 +268,9 @@ class KafkaOutbox:
         self, bootstrap: str, names: TopicNames, *, name: str | None = None, client: Mapping[str, str] | None = None
     ) -> None:
         self._names = names
+        self._topics = {
+            Topic.COMPLETIONS: names.completions, Topic.REQUESTS: names.requests, Topic.EVENTS: names.events,
+        }  # fmt: skip
         self._acknowledged: SimpleQueue[tuple[Callable[[bool], None], bool]] = SimpleQueue()
         self._problem: Permanent | None = None
         common = client_config(bootstrap, name, client)
@@ -276,12 +279,14 @@ class KafkaOutbox:
         })  # fmt: skip
         self._produce: Callable[..., None] = self._producer.produce
 
-    def complete(self, task_id: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]) -> None:
+    def publish(
+        self, topic: Topic, key: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]
+    ) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
             self._acknowledged.put((acknowledged, error is None))
 
         try:
-            self._produce(self._names.completions, value, task_id, headers=headers, on_delivery=delivered)
+            self._produce(self._topics[topic], value, key, headers=headers, on_delivery=delivered)
         except (BufferError, KafkaException):
             self._acknowledged.put((acknowledged, False))
 

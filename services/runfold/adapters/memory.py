@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from runfold.events.envelope import Headers
-from runfold.ports import Committed, Delivery, InvariantViolation, LogIdentity, LogListener
+from runfold.ports import Committed, Delivery, InvariantViolation, LogIdentity, LogListener, Topic
 
 NOTHING_COMMITTED = Committed(-1, "")
 
@@ -72,6 +72,7 @@ class MemoryKafka:
         self.identity = identity or LogIdentity("memory", "run-events", partitions)
         self.completions: dict[str, tuple[bytes, Headers]] = {}  # compacted: the newest of each task
         self.completion_log: list[tuple[str, bytes, Headers]] = []  # all of them, in order
+        self.requests: list[tuple[str, bytes, Headers]] = []  # of delegating runs, in order
         self.quarantined: list[tuple[str, bytes, Headers]] = []
         self.streamed: list[tuple[str, bytes, Headers]] = []
         self._clock_ms = clock_ms
@@ -102,6 +103,17 @@ class MemoryKafka:
         delivery = self.land(Append(number, key, value or b"", headers or []))
         delivery.value, delivery.headers = value, headers
         return delivery
+
+    def arrived(self, topic: Topic, key: str, value: bytes, headers: Headers) -> None:
+        """A record of an outbox is there."""
+        match topic:
+            case Topic.COMPLETIONS:
+                self.completions[key] = (value, headers)
+                self.completion_log.append((key, value, headers))
+            case Topic.REQUESTS:
+                self.requests.append((key, value, headers))
+            case Topic.EVENTS:
+                self.produce(key, value, headers)
 
     def truncate(self, number: int, start: int) -> None:
         """Retention: records below this offset are gone."""
@@ -283,10 +295,11 @@ class MemoryRunLog:
 
 
 @dataclass(slots=True)
-class Completion:
-    """A TaskCompleted on its way."""
+class Outgoing:
+    """A record on its way to another topic or run."""
 
-    task_id: str
+    topic: Topic
+    key: str
     value: bytes
     headers: Headers
     acknowledged: Callable[[bool], None]
@@ -297,29 +310,29 @@ class MemoryOutbox:
 
     def __init__(self, log: MemoryRunLog, *, held: bool = False) -> None:
         self.log = log
-        self.held = held  # completions wait for `settle`
-        self.waiting: deque[Completion] = deque()
+        self.held = held  # records wait for `settle`
+        self.waiting: deque[Outgoing] = deque()
 
-    def complete(self, task_id: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]) -> None:
+    def publish(
+        self, topic: Topic, key: str, value: bytes, headers: Headers, acknowledged: Callable[[bool], None]
+    ) -> None:
         if self.log.is_closed:
             return
-        self.waiting.append(Completion(task_id, value, headers, acknowledged))
+        self.waiting.append(Outgoing(topic, key, value, headers, acknowledged))
         if not self.held:
             self.settle()
 
     def settle(self, *, landed: bool = True, ok: bool = True) -> None:
-        """The oldest waiting completion reaches its topic or not; its process hears, at its next poll, that it did or not.
+        """The oldest waiting record reaches its topic or not; its process hears, at its next poll, that it did or not.
 
         Landed and not ok is a lost acknowledgement. Not landed and ok does not exist: Kafka does not lie that way.
         """
         if ok and not landed:
-            raise InvariantViolation("an acknowledged completion has landed")
-        completion = self.waiting.popleft()
-        cluster = self.log.cluster
+            raise InvariantViolation("an acknowledged record has landed")
+        sent = self.waiting.popleft()
         if landed:
-            cluster.completions[completion.task_id] = (completion.value, completion.headers)
-            cluster.completion_log.append((completion.task_id, completion.value, completion.headers))
-        self.log.notify(completion.acknowledged, ok=ok)
+            self.log.cluster.arrived(sent.topic, sent.key, sent.value, sent.headers)
+        self.log.notify(sent.acknowledged, ok=ok)
 
     def quarantine(self, key: str, value: bytes, headers: Headers) -> None:
         self.log.cluster.quarantined.append((key, value, headers))

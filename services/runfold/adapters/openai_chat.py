@@ -236,11 +236,14 @@ class ChatModel:
             body["tools"] = chat_tools(request.tools)
             if options.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = options.parallel_tool_calls
+            if not request.may_call:  # named all the same: the history speaks of them
+                body["tool_choice"] = "none"
         if request.result_schema and options.send_result_schema:
             schema = {"name": "result", "schema": json_value(request.result_schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if options.max_tokens is not None:
-            body[options.max_tokens_field] = options.max_tokens
+        bounds = [bound for bound in (options.max_tokens, request.output_tokens_max) if bound is not None]
+        if bounds:
+            body[options.max_tokens_field] = min(bounds)
         if options.send_prompt_cache_key:
             body["prompt_cache_key"] = request.run_id
         if options.stream and options.send_stream_options:

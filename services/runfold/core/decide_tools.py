@@ -216,10 +216,13 @@ def _orphaned_at_ms(call: ToolCall, situation: Situation) -> int:
     Waits need no process. A call whose effect must be claimed is started by any owner while nobody claimed it. External
     tools are somebody else's.
     """
-    tool = call.tool
-    if situation.is_ours(call.dispatches[-1]) or call.waits_for:
-        return FAR_FUTURE_MS
-    if tool is not None and (tool.tool_class == "external" or (tool.tool_class in CLAIMED_CLASSES and not call.claim)):
+    dispatch = call.dispatches[-1]
+    tool_class = tool_of(call).tool_class
+    if tool_class in CLAIMED_CLASSES:
+        is_waited_for = not call.claim or situation.is_held(dispatch)
+    else:
+        is_waited_for = situation.is_ours(dispatch) or tool_class == "external" or call.waits_for != ""
+    if is_waited_for:
         return FAR_FUTURE_MS
     return max(situation.assigned_at_ms, call.dispatched_at_ms) + 2 * situation.session_timeout_ms
 

@@ -128,7 +128,7 @@ def _model_failed(state: RunState, record: Record, event: ModelFailed) -> None:
 
 
 def _tool_reported(state: RunState, record: Record, event: ToolReported) -> None:
-    identity = f"{event.dispatch}/{event.source}/{event.nonce}"
+    identity = f"{event.dispatch}/{event.nonce or event.source}"  # two may watch one process: it ended once
     if identity in state.reports or not state.last:
         return
     state.reports.add(identity)

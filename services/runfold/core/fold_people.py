@@ -119,8 +119,10 @@ def _cancel_requested(state: RunState, record: Record, event: CancelRequested) -
 
 
 def _unpark_requested(state: RunState, record: Record, event: UnparkRequested) -> None:
-    if _is_new(state, event.command_id) and state.parked is not None:
-        state.unpark = event
+    if not _is_new(state, event.command_id) or state.parked is None:
+        return
+    if state.unpark is None or state.unpark.mode != "skip" or event.mode == "skip":
+        state.unpark = event  # a retry takes no skip back that somebody may be acting on
 
 
 def _is_new(state: RunState, command_id: str) -> bool:

@@ -89,7 +89,7 @@ class Restoring:
         """
         for run_id, run in self.kept.items():
             ended = _ended_before(run)
-            if ended is not None:
+            if ended is not None and not any(record.type == "RunCheckpointed" for record in run.records):
                 self.finished[run_id] = ended
                 continue
             open_all(run.records, opened)
@@ -98,7 +98,9 @@ class Restoring:
             except Exception as error:  # noqa: BLE001  one bad run must not stop its partition
                 set_aside(run_id, f"{type(error).__name__}: {error}")
                 continue
-            if restored.state.reported:
+            if ended is not None and not restored.is_carried:
+                self.finished[run_id] = ended
+            elif restored.state.reported:
                 self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
             elif not restored.is_carried and _parked_before(run.records, self.mark):
                 self.baseless[run_id] = run.records
@@ -120,7 +122,8 @@ def _ended_before(run: Kept) -> Ended | None:
     """The end of a run that began before the mark, where a repeated request would look like a fresh beginning.
 
     Nothing ever follows a repeated request, and TaskReported is appended only for a run that has ended: a window with
-    a TaskReported, in which nothing follows the first request, is one of a finished run.
+    a TaskReported, in which nothing follows the first request, is one of a finished run; unless a checkpoint in it
+    tells the true state, on which that TaskReported may be void.
     """
     first = next((record for record in run.records if record.type in BASES), None)
     is_followed = first is not None and any(record.follows == first.event_id for record in run.records)
@@ -156,9 +159,10 @@ def rebuilt(run_id: str, records: list[Record], mark: int) -> Restored:
     restored = _folded(run_id, records, mark, skipped)
     asked = restored.state.unpark
     while asked is not None and asked.mode == "skip" and restored.state.halt is not None:
-        if not any(record.body is asked and record.offset > restored.state.halt.offset for record in records):
-            break  # it came after the operator spoke: nobody chose to skip it
-        skipped.add(restored.state.halt.offset)
+        bad = restored.state.halt.offset
+        if bad in skipped or not any(record.body is asked and record.offset > bad for record in records):
+            break  # skipping it does not help; or it came after the operator spoke, and nobody chose to skip it
+        skipped.add(bad)
         restored = _folded(run_id, records, mark, skipped)
         restored.state.skipped = tuple(sorted(skipped))
         asked = restored.state.unpark

@@ -34,6 +34,7 @@ class Situation:
     base_offset: int = 0  # reading the partition from here rebuilds the run
     session_timeout_ms: int = 6_000
     is_ours: Callable[[str], bool] = field(default=lambda _: False)  # made by this process since then
+    is_held: Callable[[str], bool] = field(default=lambda _: False)  # a claimed dispatch that runs or ran here
     completion: str = ""  # event id of the acknowledged TaskCompleted
 
 

@@ -1,4 +1,4 @@
-"""What a run wants done in the world: model calls, tools, the completion, late reports.
+"""What a run wants done in the world: model calls, tools, late reports. What it tells others is in `outward.py`.
 
 Model calls start as soon as their decision is sent: a reply to a call that never counted is void. Tools start from the
 read-back state only, and only for dispatches of this process: the read-back is the proof that the promise counts.
@@ -9,22 +9,21 @@ process which wrote a reply may fold it ahead.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from runfold.core.limits import RECORD_BYTES_MAX
-from runfold.core.pending import completion_id, completion_of, pending_tools
-from runfold.core.state import LateReport, ToolCall
+from runfold.core.pending import pending_tools
+from runfold.core.state import LateReport, RunState, ToolCall
 from runfold.events.envelope import Record
-from runfold.events.types import LateReportRecorded, ModelFailed, ToolReported
+from runfold.events.types import LateReportRecorded, ModelFailed, ToolClaimed, ToolReported
 from runfold.executor.run import Run
 from runfold.executor.writer import TooLarge, Writer
-from runfold.ports import Model, ModelOutcome, ModelRequest, Outbox, Tools, ToolStart
+from runfold.ports import ClaimedTools, Model, ModelOutcome, ModelRequest, Tools, ToolStart
 
 
 @dataclass(slots=True)
 class Effects:
     writer: Writer
-    outbox: Outbox
     model: Model
-    tools: dict[str, Tools]  # by class
+    tools: dict[str, Tools]  # by class: started by the process that wrote the dispatch
+    claimed: dict[str, ClaimedTools]  # by class: started by whoever claims the dispatch first
     show: Callable[[str, str, int, str], None]  # run, model call, offset, text: to run-stream
 
     # ---- model
@@ -41,8 +40,10 @@ class Effects:
             instructions=state.context.instructions,
             transcript=tuple(state.transcript),
             tools=state.context.tools,
+            may_call=not state.last_turn,
+            output_tokens_max=state.limits.last_turn_tokens if state.last_turn else None,
             result_schema=state.task.result_schema,
-            time_limit_s=state.limits.model_attempt_ms / 1000,
+            time_limit_s=_attempt_ms(state) / 1000,
         )
         partition, run_id, traceparent = run.partition, state.run_id, state.traceparent
 
@@ -87,34 +88,74 @@ class Effects:
         run.to_start.clear()
         for call in pending_tools(run.state):
             dispatch = call.dispatches[-1]
-            if dispatch in wanted and dispatch not in run.tools:
+            if dispatch in wanted and dispatch not in run.tools and _is_started_here(call, self.tools):
                 run.tools.add(dispatch)
                 self._start_tool(run, call, dispatch, now_ms)
 
-    def _start_tool(self, run: Run, call: ToolCall, dispatch: str, now_ms: int) -> None:
+    def tend_claims(self, run: Run, now_ms: int) -> None:
+        """Claim what nobody claimed; start what is ours by the log; adopt what another process of this host began."""
+        for call in pending_tools(run.state):
+            dispatch = call.dispatches[-1]
+            if call.tool is None or call.tool.tool_class not in self.claimed or dispatch in run.tools:
+                continue
+            if not call.claim:
+                if dispatch not in run.claims:
+                    self._claim(run, call, dispatch, now_ms)
+            elif run.claims.get(dispatch) == call.claim:
+                run.tools.add(dispatch)
+                self._start_tool(run, call, dispatch, now_ms)
+            elif dispatch not in run.not_here:
+                start, done = self._started(run, call, dispatch, now_ms)
+                adopted = self.claimed[call.tool.tool_class].adopt(start, call.claimed_by, done)
+                (run.tools if adopted else run.not_here).add(dispatch)
+
+    def _claim(self, run: Run, call: ToolCall, dispatch: str, now_ms: int) -> None:
         state = run.state
-        reply = state.reply
-        if reply is None or call.tool is None:
+        if call.tool is None or state.reply is None:
             return
+        nonce = run.claims[dispatch] = self.writer.new_id()
+        claimed = ToolClaimed(
+            model_call=state.reply.model_call,
+            position=call.position,
+            dispatch=dispatch,
+            nonce=nonce,
+            process=self.claimed[call.tool.tool_class].identity,
+        )
+        self.writer.fact(run.partition, state.run_id, claimed, now_ms, traceparent=state.traceparent)
+
+    def _start_tool(self, run: Run, call: ToolCall, dispatch: str, now_ms: int) -> None:
+        if call.tool is None:
+            return
+        start, done = self._started(run, call, dispatch, now_ms)
+        tools: Tools = self.claimed.get(call.tool.tool_class) or self.tools[call.tool.tool_class]
+        report = tools.start(start, done)
+        if report is not None:
+            done(report)
+
+    def _started(
+        self, run: Run, call: ToolCall, dispatch: str, now_ms: int
+    ) -> tuple[ToolStart, Callable[[ToolReported], None]]:
+        """What a tool is given, and where its outcome goes."""
+        state = run.state
+        model_call = "" if state.reply is None else state.reply.model_call
         partition, run_id, traceparent = run.partition, state.run_id, state.traceparent
         start = ToolStart(
             run_id=run_id,
-            model_call=reply.model_call,
+            model_call=model_call,
             position=call.position,
             dispatch=dispatch,
             attempt=call.attempt,
             tool=call.name,
             arguments=call.arguments,
             time_limit_s=call.time_limit_ms / 1000,
-            idempotency_key=f"{reply.model_call}-{call.position}",
+            idempotency_key=f"{model_call}-{call.position}",
+            nonce=call.claim,
         )
 
         def done(report: ToolReported) -> None:
             self._report(partition, run_id, report, now_ms, traceparent)
 
-        report = self.tools[call.tool.tool_class].start(start, done)
-        if report is not None:
-            done(report)
+        return start, done
 
     def _report(self, partition: int, run_id: str, report: ToolReported, now_ms: int, traceparent: str) -> None:
         try:
@@ -129,7 +170,7 @@ class Effects:
         if run.tools:
             running = {call.dispatches[-1] for call in pending_tools(state)}
             for dispatch in run.tools - running:
-                for tools in self.tools.values():
+                for tools in (*self.tools.values(), *self.claimed.values()):
                     tools.stop(dispatch)
             run.tools &= running
         if run.model_calls and (state.cancel is not None or state.failure is not None or state.finished is not None):
@@ -146,20 +187,11 @@ class Effects:
         if not self.writer.is_unread(event_id):
             self.writer.fact(partition, run_id, event, now_ms, event_id=event_id)
 
-    def publish_completion(self, run: Run, acknowledged: Callable[[Run, str, bool], None]) -> None:
-        """Send TaskCompleted, under the same id from every process that does so."""
-        state = run.state
-        completed = completion_of(state)
-        if completed is None:
-            return
-        event_id = completion_id(state)
-        value = self.writer.codec.encode(completed)
-        if len(value) > RECORD_BYTES_MAX:
-            note = f"… (cut: the whole answer is in the run's reply {state.answer})"
-            completed = completion_of(state, text_max=INLINE_TEXT_MAX, note=note) or completed
-            value = self.writer.codec.encode(completed)
-        headers = self.writer.headers("TaskCompleted", event_id, state.traceparent)
-        self.outbox.complete(state.run_id, value, headers, lambda ok: acknowledged(run, event_id, ok))
+
+def _attempt_ms(state: RunState) -> int:
+    limits = state.limits
+    return min(limits.model_attempt_ms, limits.last_turn_ms) if state.last_turn else limits.model_attempt_ms
 
 
-INLINE_TEXT_MAX = RECORD_BYTES_MAX // 8  # characters: fits whatever they weigh in UTF-8
+def _is_started_here(call: ToolCall, tools: dict[str, Tools]) -> bool:
+    return call.tool is not None and not call.tool.waits_for and call.tool.tool_class in tools

@@ -33,6 +33,7 @@ from runfold.events.types import (
 )
 from runfold.executor.checkpoints import Checkpoints
 from runfold.executor.effects import Effects
+from runfold.executor.outward import Outward
 from runfold.executor.ownership import Ownership
 from runfold.executor.partition import Partition
 from runfold.executor.quarantine import Quarantine
@@ -68,6 +69,7 @@ class Executor:
     catalog: Catalog
     writer: Writer
     effects: Effects
+    outward: Outward
     quarantine: Quarantine
     settings: ExecutorSettings
     tell: Callable[[str], None]
@@ -322,21 +324,30 @@ class Executor:
             self.effects.record_late(run.partition, state.run_id, late, now_ms)
         if run.tools or run.model_calls:
             self.effects.stop_unwanted(run)
-        if state.finished is not None and not state.reported and not run.completing and not run.completion:
+        if state.reply is not None and state.reply.has_claims:
+            self.effects.tend_claims(run, now_ms)
+        if state.open_children:
+            self.outward.tend_children(run, self._told)
+        if state.finished is not None and self.outward.is_owed(run):
             run.completing = True
-            self.effects.publish_completion(run, self._completed)
+            self.outward.complete(run, self._completed)
         if state.reported and not state.late:
             partition.runs.pop(state.run_id, None)
 
     def _completed(self, run: Run, event_id: str, ok: bool) -> None:
         """Kafka acknowledged the completion, or not: then it is sent again, never the model asked again."""
         run.completing = False
+        if ok:
+            run.completion = event_id
+            run.must_decide = True
+        self._told(run, ok)
+
+    def _told(self, run: Run, ok: bool) -> None:
+        """Kafka acknowledged what a run told others, or not: then it is told again after a while."""
         partition = self.ownership.partitions.get(run.partition)
         if partition is None:
             return
         if ok:
-            run.completion = event_id
-            run.must_decide = True
             self._touched[run] = None
         else:
             now_ms = partition.now_ms(self.clock.monotonic_ms())
@@ -349,6 +360,7 @@ class Executor:
         situation.assigned_at_ms = partition.assigned_at_ms
         situation.base_offset = run.base_offset
         situation.is_ours = run.ours.__contains__
+        situation.is_held = run.tools.__contains__
         situation.completion = run.completion
         ahead = run.ahead
         for _ in range(CHAIN_ROUNDS_MAX):

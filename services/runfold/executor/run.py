@@ -25,6 +25,11 @@ class Run:
     tools: set[str] = field(default_factory=set)  # dispatches started here
     must_decide: bool = True  # something happened that `ahead` was not asked about
     wake_at_ms: int | None = None  # earliest timer that is set
+    claims: dict[str, str] = field(default_factory=dict)  # dispatch to the nonce we claimed it with
+    not_here: set[str] = field(default_factory=set)  # claimed by a process that nothing is known of here
+    children_asked: set[str] = field(default_factory=set)  # tasks we asked for
+    children_stopping: set[str] = field(default_factory=set)  # and told to stop
+    children_stopped: set[str] = field(default_factory=set)  # and Kafka has it
     completing: bool = False  # TaskCompleted is on its way
     completion: str = ""  # its id, once acknowledged
     checkpoint_at: int = -1  # as-of offset of a checkpoint on its way

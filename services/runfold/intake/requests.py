@@ -159,6 +159,7 @@ def _requested(codec: Codec, event: TaskRequested) -> Understood:
         priority=event.priority,
         labels={name: sanitised(text) for name, text in event.labels.items()},
         parent=event.parent,
+        depth=max(0, event.depth),
         request_digest=digest,
     )
     content = (asked.input if asked.input_parts is None else asked.input_parts).encode()
@@ -181,6 +182,7 @@ def _rejected(event: TaskRequested, digest: str, problem: str) -> RunRequested:
         input=sanitised(event.input[:KEPT_CHARS]),
         labels={n: sanitised(t) for n, t in event.labels.items()} if label_problem(event.labels) is None else {},
         parent=event.parent if event.parent and task_id_problem(event.parent) is None else None,
+        depth=max(0, event.depth),
         request_digest=digest,
         problem=shortened(problem, KEPT_CHARS),
     )
