@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runfold.core.pending import pending_tools
 from runfold.core.phases import Phase
 from runfold.core.transcript import Results, check_order
 from runfold.events.types import (
@@ -43,7 +44,9 @@ def results(story: Story) -> list[tuple[str, str]]:
 def test_a_start_is_recorded_before_the_tool_is_started() -> None:
     """Planned, started and settled are three facts: the dispatch names reply, call, arguments and key."""
     story = asked_for(call("read", '{"path": "a"}'))
+    assert pending_tools(story.state) == []
     events = story.goes_on()
+    assert [call.position for call in pending_tools(story.state)] == [0]
     started = only(events, ToolDispatchStarted)
     assert (started.model_call, started.position, started.attempt) == (story.model_call, 0, 1)
     assert started.arguments_sha256 == sha('{"path": "a"}')
@@ -311,6 +314,7 @@ def test_an_open_call_of_a_dead_owner_is_interrupted_never_repeated() -> None:
 def test_the_old_owner_may_still_report_after_the_takeover() -> None:
     """A result that arrives in that time is the result."""
     story = dispatched(call("save")).changes_owner().later(SESSION_MS)
+    assert story.goes_on() == []
     story.reports(0, "done")
     story.goes_on()
     assert results(story) == [("succeeded", "done")]
