@@ -1,0 +1,1 @@
+"""The program that runs one tool call: standard library only, so that it works in any image with a Python."""
