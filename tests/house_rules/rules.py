@@ -26,7 +26,9 @@ LAYERS = {
     "gateway/": ("gateway", "ports", "core", "events"),
     "projector/": ("projector", "ports", "core", "events"),
     "watcher/": ("watcher", "ports", "core", "events"),
-    "runner/": (),
+    "adapters/process": ("adapters", "ports", "core", "events", "runner"),  # what the executor and the runner agree on
+    "adapters/tool_files.py": ("adapters", "ports", "core", "events", "runner"),
+    "runner/": ("runner",),
     "client/": ("client", "core.live_text", "events"),  # what a reader shows: the same rule for whoever shows it
     "dev/": ("dev", "adapters", "ports", "core", "events", "executor.main", "settings"),
     "cli/": ("",),
@@ -49,6 +51,7 @@ LIBRARIES = {
     "adapters/kafka_client.py": {"confluent_kafka"},
     "adapters/kafka_intake.py": {"confluent_kafka"},
     "adapters/openai_chat.py": {"openai", "httpx2"},
+    "adapters/tool_files.py": {"pydantic"},  # checks tool files
     "adapters/toolbox.py": {"pydantic"},  # JSON Schema of Python tools
     "adapters/topics.py": {"confluent_kafka"},
     "cli/doctor.py": {"confluent_kafka"},  # looks at the cluster, not at runs
@@ -96,10 +99,14 @@ WIDE_EXCEPT = {
     "adapters/blobs.py": "removes the half-written file, then raises on",
     "adapters/inline_tools.py": "whatever a user's tool raises is its outcome",
     "adapters/openai_chat.py": "whatever a model call raises is its outcome",
+    "adapters/process_watch.py": "what one call meets must not stop the threads that serve all calls",
     "core/restore.py": "one run that cannot be rebuilt must not stop its partition",
     "dev/embedded_kafka.py": "stops the broker that did not start, then raises on",
     "events/codec.py": "fastavro raises whatever a bad byte leads to",
     "executor/loop.py": "a bug that one run meets must not stop its partition",
+    "runner/files.py": "removes the half-written file, then raises on",
+    "runner/function.py": "whatever a user's function raises is its outcome",
+    "runner/launch.py": "a forked child says what happened and ends, or it would go on as a second runner",
 }
 MAY_PRINT = ("cli/", "dev/")
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from runfold.adapters.arguments import argument_problem
+from runfold.adapters.tool_files import load_tool_file
 from runfold.adapters.toolbox import Tool, Toolbox, tool
 from runfold.core.limits import INLINE_BYTES_MAX, RECORD_BYTES_MAX, Limits, limit_problem, limits_from, shortened
 from runfold.events.text import sanitised
@@ -137,7 +138,9 @@ BROKEN_MODULE = (ImportError, AttributeError, ValueError, TypeError, NameError, 
 
 
 def load_tools(path: str) -> list[Tool]:
-    """What `package.module:attribute` names: a tool, a function, or a list of them. Raises Permanent."""
+    """What `package.module:attribute` names: a tool, a function, or a list of them; or a file of tools. Raises Permanent."""
+    if path.endswith(".toml"):
+        return load_tool_file(Path(path))
     module_name, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)

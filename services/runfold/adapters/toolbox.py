@@ -9,6 +9,9 @@ type hints, descriptions of parameters from `Annotated` (a text, or pydantic's F
 is given by Runfold and is not part of the schema. A tool with a schema of its own is made as
 `Tool(name=..., description=..., parameters={...}, function=..., takes_dict=True)`.
 
+With `tool(tool_class="process", ...)` the function runs in a process of its own, which can be stopped, bounded, and
+outlives the executor; see `process_spec`.
+
 What cannot work is refused when the tool is made or put into a toolbox, with Permanent; never at the first call.
 """
 
@@ -17,8 +20,9 @@ import functools
 import inspect
 import json
 import re
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, overload
@@ -29,6 +33,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from runfold.adapters.arguments import BadSchema, compiled
+from runfold.adapters.process_spec import Process
 from runfold.events.types import ToolSpec
 from runfold.ports import Permanent
 
@@ -66,20 +71,39 @@ class Tool:
     changes_state: bool = False
     idempotent: bool = False
     immediate: bool = False
+    approval: str = ""  # always: a person is asked before every call
+    approval_reason: str = ""
+    process: Process | None = None  # runs in a process of its own; None: in the executor's
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself: a tool stays usable from Python, and testable without Runfold."""
         return self.function(*args, **kwargs)
+
+    def run_alone(self, arguments: str, environ: Mapping[str, str]) -> Any:
+        """What a process of its own calls; `environ` tells it of the call."""
+        given = self.read(arguments)
+        if self.takes_dict:
+            return self.function(given)
+        if self.context_parameter:
+            given[self.context_parameter] = ToolContext(
+                run_id=environ["RUNFOLD_RUN_ID"],
+                dispatch=environ["RUNFOLD_DISPATCH"],
+                attempt=int(environ["RUNFOLD_ATTEMPT"]),
+                idempotency_key=environ["RUNFOLD_IDEMPOTENCY_KEY"],
+            )
+        return self.function(**given)
 
     def spec(self) -> ToolSpec:
         return ToolSpec(
             name=self.name,
             description=self.description,
             parameters=json.dumps(self.parameters, separators=(",", ":"), sort_keys=True),
-            tool_class="inline",
+            tool_class="inline" if self.process is None else "process",
             time_limit_ms=int(self.time_limit_s * 1000),
             changes_state=self.changes_state,
             idempotent=self.idempotent,
+            approval=self.approval,
+            approval_reason=self.approval_reason,
         )
 
 
@@ -94,6 +118,7 @@ def tool(
     changes_state: bool = False,
     idempotent: bool = False,
     immediate: bool = False,
+    **more: Any,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function.
@@ -103,6 +128,10 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `idempotent` declares that it may be started again after a start without an outcome. `time_limit_s` is when the
     model is told that no result came; a Python thread cannot be stopped, and goes on. A coroutine function runs in an
     event loop of its own.
+
+    `approval="always"` asks a person before every call, with `approval_reason`. `tool_class="process"` takes what
+    `Process` takes: `secrets`, `workspace`, `sandbox`, `bounds`; the function must be found under its own name in its
+    module, where the process imports it.
     """
     return _made(function, **options) if function is not None else lambda made: _made(made, **options)
 
@@ -110,6 +139,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 def _made(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
 ) -> Tool:
+    options["process"] = _process(function, options)
     named = name or getattr(function, "__name__", "")
     if not inspect.isroutine(function) or not named:
         raise Permanent(f"a tool is a function, not {function!r}; wrap it in one")
@@ -129,6 +159,20 @@ def _made(
         context_parameter=context,
         **options,
     )
+
+
+def _process(function: Callable[..., Any], options: dict[str, Any]) -> Process | None:
+    """Takes its own out of the options."""
+    tool_class = options.pop("tool_class", "inline")
+    given = {name: options.pop(name) for name in ("secrets", "workspace", "sandbox", "bounds") if name in options}
+    if tool_class == "process" and not options.get("immediate"):
+        given["secrets"] = tuple(given.get("secrets", ()))
+        return Process(function=f"{function.__module__}:{function.__qualname__}", **given)
+    if tool_class != "inline" or given:
+        raise Permanent(
+            f"tool {function!r}: tool_class is inline or process; {sorted(given)} and no immediate are for process"
+        )
+    return None
 
 
 def _hints(named: str, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, Any]], str]:
@@ -265,8 +309,20 @@ class Toolbox:
                 compiled(given.spec().parameters)
             except (BadSchema, TypeError) as error:  # TypeError: it is not JSON
                 raise Permanent(f"tool {given.name!r}: its JSON Schema cannot be used: {error}") from error
+            if given.process is not None and given.process.function:
+                _check_findable(given.name, given.process.function)
             self.tools[given.name] = given
 
     def specs(self) -> list[ToolSpec]:
         """What runs see, in an order that never changes: prompt caches depend on it."""
         return [self.tools[name].spec() for name in sorted(self.tools)]
+
+
+def _check_findable(named: str, path: str) -> None:
+    """A process of its own finds a function by module and name."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module == "__main__" or (found is None and module in sys.modules):
+        raise Permanent(f"tool {named!r}: a process cannot find {path!r}; define it at the top of a module")
