@@ -6,6 +6,7 @@ is a process of its own, with its own Kafka clients, made after the fork. All of
 """
 
 import ctypes
+import hashlib
 import json
 import os
 import select
@@ -17,13 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runfold.adapters import kafka
+from runfold.adapters import kafka, waiting_tools
 from runfold.adapters.agents import AgentConfig, Agents
 from runfold.adapters.blobs import DirectoryBlobs
 from runfold.adapters.scripted_model import FunctionModel
 from runfold.adapters.toolbox import Toolbox, ToolContext, tool
 from runfold.core.transcript import Reply
-from runfold.events.types import Item, ModelReplied, Usage
+from runfold.events.types import Item, ModelFailed, ModelReplied, Usage
 from runfold.executor.loop import Executor
 from runfold.executor.main import kafka_executor
 from runfold.executor.settings import ExecutorSettings
@@ -31,20 +32,29 @@ from runfold.ports import ModelOutcome, ModelRequest, Permanent
 from runfold.settings import Settings
 
 LOOK_S = 0.01
+SHORT_CALLS = [(name, "{}") for name in ("note", "mark", "fails")]
 PR_SET_PDEATHSIG = 1
 KILLED = 137
 SHORT, LONG = 2, 199  # turns with tools; the answer is one more
+PEOPLE = [  # the calls of each turn of a run that meets people, a child, a clock and a failing model
+    [("pay", "{}"), ("ask_person", '{"question": "which?"}'), ("mark", "{}")],
+    [("delegate", '{"task": "go", "agent": "short"}'), ("wait", '{"seconds": 0.2}')],
+    [("pay", "{}"), ("fails", "{}")],
+]
+FAILS_OF_256 = 40  # model calls that fail once, by their id
 
 
 def reply(request: ModelRequest) -> ModelOutcome:
     """What the model says follows from the number of its replies so far; the instructions say how many have calls."""
     turn = sum(isinstance(entry, Reply) for entry in request.transcript)
     usage = Usage(input_tokens=10, output_tokens=5)
+    if request.model == "people" and hashlib.sha256(request.call.encode()).digest()[0] < FAILS_OF_256:
+        return ModelFailed(model_call=request.call, kind="transient", message="busy", retryable=True, retry_after_ms=5)
     if turn >= int(request.instructions):
         items, finish = [Item(kind="text", text="done")], "stop"
     else:
-        names = ("note", "mark", "fails") if request.model == "short" else ("mark",)
-        items, finish = [Item(kind="call", name=name, arguments="{}") for name in names], "tool_calls"
+        calls = {"short": SHORT_CALLS, "people": PEOPLE[turn % len(PEOPLE)]}.get(request.model, [("mark", "{}")])
+        items, finish = [Item(kind="call", name=name, arguments=given) for name, given in calls], "tool_calls"
     return ModelReplied(model_call=request.call, items=items, finish_reason=finish, usage=usage)
 
 
@@ -73,7 +83,13 @@ def tools(effects: str) -> Toolbox:
         happened(context)
         raise RuntimeError("it always does")
 
-    return Toolbox([note, mark, fails])
+    @tool(approval="always", approval_reason="it costs money")
+    def pay(context: ToolContext) -> str:
+        """Leaves a line, once a person said yes."""
+        happened(context)
+        return "paid"
+
+    return Toolbox([note, mark, fails, pay, *waiting_tools.TOOLS])
 
 
 class CrashingLog:
@@ -130,7 +146,9 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
     kafka.BATCH = asked.get("batch", kafka.BATCH)
     toolbox = tools(asked["effects"])
     configs = [
-        AgentConfig(name="short", model="short", instructions=str(SHORT)),
+        AgentConfig(name="short", model="short", instructions=str(SHORT), tools=("note", "mark", "fails")),
+        AgentConfig(name="people", model="people", instructions=str(len(PEOPLE))),
+        AgentConfig(name="limited", model="people", instructions=str(LONG), limits={"tokens": 35}),
         AgentConfig(name="long", model="long", instructions=str(LONG), limits={"tool_calls": 1_000}),
     ]
     bounds = ExecutorSettings(name=asked["name"], session_timeout_ms=asked["orphaned_ms"] // 2, commit_interval_ms=500)

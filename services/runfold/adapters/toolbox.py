@@ -74,6 +74,7 @@ class Tool:
     approval: str = ""  # always: a person is asked before every call
     approval_reason: str = ""
     process: Process | None = None  # runs in a process of its own; None: in the executor's
+    waits_for: str = ""  # time, person or child: nothing runs, the run itself waits; see `waiting_tools`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself: a tool stays usable from Python, and testable without Runfold."""
@@ -104,6 +105,7 @@ class Tool:
             idempotent=self.idempotent,
             approval=self.approval,
             approval_reason=self.approval_reason,
+            waits_for=self.waits_for,
         )
 
 
