@@ -43,6 +43,8 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     intake_name: str | None = None
     agents: Path | None = None  # folder of agent files
     tools: Annotated[tuple[str, ...], BeforeValidator(_comma_separated)] = ()  # package.module:attribute
+    spool: Path = Path.home() / ".local" / "share" / "runfold" / "spool"  # of process tools, on this host; outlives us
+    isolation: str = "auto"  # of process tools: what the host offers; required: refuse to start without; none
     blobs: Path = Path.home() / ".local" / "share" / "runfold" / "blobs"  # must be shared by all services
     model_base_url: str = "https://api.openai.com/v1"
     model_api_key: str = ""

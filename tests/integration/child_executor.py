@@ -21,8 +21,9 @@ from typing import Any
 from runfold.adapters import kafka, waiting_tools
 from runfold.adapters.agents import AgentConfig, Agents
 from runfold.adapters.blobs import DirectoryBlobs
+from runfold.adapters.process_spec import Process
 from runfold.adapters.scripted_model import FunctionModel
-from runfold.adapters.toolbox import Toolbox, ToolContext, tool
+from runfold.adapters.toolbox import Tool, Toolbox, ToolContext, tool
 from runfold.core.transcript import Reply
 from runfold.events.types import Item, ModelFailed, ModelReplied, Usage
 from runfold.executor.loop import Executor
@@ -39,7 +40,7 @@ SHORT, LONG = 2, 199  # turns with tools; the answer is one more
 PEOPLE = [  # the calls of each turn of a run that meets people, a child, a clock and a failing model
     [("pay", "{}"), ("ask_person", '{"question": "which?"}'), ("mark", "{}")],
     [("delegate", '{"task": "go", "agent": "short"}'), ("wait", '{"seconds": 0.2}')],
-    [("pay", "{}"), ("fails", "{}")],
+    [("pay", "{}"), ("apart", "{}"), ("fails", "{}")],
 ]
 FAILS_OF_256 = 40  # model calls that fail once, by their id
 
@@ -89,7 +90,17 @@ def tools(effects: str) -> Toolbox:
         happened(context)
         return "paid"
 
-    return Toolbox([note, mark, fails, pay, *waiting_tools.TOOLS])
+    # The same line, by a process of its own: it may end after its executor.
+    line = f'echo "$RUNFOLD_RUN_ID $RUNFOLD_IDEMPOTENCY_KEY $RUNFOLD_DISPATCH" >> {effects}; echo apart'
+    apart = Tool(
+        name="apart",
+        description="Leaves a line from a process of its own.",
+        parameters={"type": "object", "properties": {}},
+        function=mark.function,
+        changes_state=True,
+        process=Process(command=("/bin/sh", "-c", line)),
+    )
+    return Toolbox([note, mark, fails, pay, apart, *waiting_tools.TOOLS])
 
 
 class CrashingLog:
@@ -141,7 +152,8 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
     """Be one executor until a signal ends it."""
     settings = Settings(
         bootstrap_servers=asked["bootstrap"], topic_prefix=asked["prefix"], executor_name=asked["name"],
-        run_partitions=asked["partitions"], kafka_client={"session.timeout.ms": str(asked["session_ms"])},
+        run_partitions=asked["partitions"], spool=Path(asked["effects"] + "-spool"), isolation="none",
+        kafka_client={"session.timeout.ms": str(asked["session_ms"])},
     )  # fmt: skip
     kafka.BATCH = asked.get("batch", kafka.BATCH)
     toolbox = tools(asked["effects"])

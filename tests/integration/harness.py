@@ -1,9 +1,11 @@
 """Executors as processes, a real log, and hands that append to it and read it: what the crash tests share."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,8 +66,11 @@ class Place:
 
     def __init__(self, bootstrap: str, names: TopicNames, partitions: int, folder: Path) -> None:
         self.names, self.partitions, self.bootstrap = names, partitions, bootstrap
-        self.effects_file = folder / f"effects-{names.prefix}"
+        self.open_folder = Path(tempfile.mkdtemp(prefix="runfold-test-"))  # where tools of other users can write
+        self.open_folder.chmod(0o711)
+        self.effects_file = self.open_folder / "effects"
         self.effects_file.touch()
+        self.effects_file.chmod(0o666)
         self.complaints = folder / f"stderr-{names.prefix}"
         self.children: list[Child] = []
         self.producer = Producer({
@@ -163,6 +168,7 @@ class Place:
         if self.program.stdout is not None:
             self.program.stdout.close()
         self.reader.close()
+        shutil.rmtree(self.open_folder, ignore_errors=True)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ CLOSED_BY = {
     "wait": {"waited"},
     "pay": {"ToolReported", "interrupted"},
     "mark": {"ToolReported", "interrupted"},
+    "apart": {"ToolReported", "interrupted"},  # where it was claimed, and the process ended before it began
     "fails": {"ToolReported", "interrupted"},
 }
 
@@ -107,6 +108,9 @@ def people_problems(records: list[Seen], run_id: str, effects: list[tuple[str, s
     for advanced in (each for each in chain if each.type == "TurnAdvanced"):
         for position in advanced.body.calls:
             found += _wrong_with_call(run, chain, advanced, position, status)
+    for each in run:  # what reported had its effect
+        if each.type == "ToolReported" and f"{each.body.model_call}-{each.body.position}" not in keys:
+            found.append(f"{each.body.model_call}-{each.body.position} reported without effect")
     taken = [message for each in chain if each.type == "ModelCallStarted" for message in each.body.messages]
     if len(taken) != len(set(taken)):
         found.append(f"messages taken twice: {taken}")
@@ -138,6 +142,8 @@ def _wrong_with_call(run: list[Seen], chain: list[Seen], advanced: Seen, positio
     )
     if closing is None or closing.offset > advanced.offset:
         return [f"{asked}-{position} {tool}: open when the turn advanced"]
+    if closing.type == "ToolReported" and tool != "fails" and closing.body.outcome != "succeeded":
+        return [f"{asked}-{position} {tool}: {closing.body.outcome}: {closing.body.output}"]
     how = closing.body.outcome if closing.type == "ToolSettled" else closing.type
     return [] if how in CLOSED_BY[tool] else [f"{asked}-{position} {tool}: closed by {how}"]
 

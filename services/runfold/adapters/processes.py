@@ -14,10 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from runfold.adapters.inline_tools import OUTPUT_BYTES_MAX
-from runfold.adapters.process_output import Output, Show
+from runfold.adapters.process_output import Output
 from runfold.adapters.process_report import Reporter, Style
 from runfold.adapters.process_spec import Process
 from runfold.adapters.process_spool import Spool, Standing, end_marked
@@ -36,6 +37,7 @@ PROBE_S = 30.0
 ISOLATIONS = ("auto", "required", "none")
 
 Done = Callable[[ToolReported], None]
+ShowOfRun = Callable[[str, str, str, str, int, str], None]  # run id, and then as `process_output.Show`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class ProcessTools:
         settings: ProcessSettings,
         *,
         environ: Mapping[str, str],
-        show: Show | None = None,
+        show: ShowOfRun | None = None,
         tell: Callable[[str], None],
     ) -> None:
         self._tools = {name: tool.process for name, tool in toolbox.tools.items() if tool.process is not None}
@@ -152,7 +154,8 @@ class ProcessTools:
 
     def _call(self, start: ToolStart, process: Process, done: Done, *, plan: Plan | None) -> Call:
         folder = self._spool.call(start.dispatch, start.nonce)
-        output = Output(folder, start.dispatch, start.nonce, self._show) if self._show is not None else None
+        show = partial(self._show, start.run_id) if self._show is not None else None
+        output = Output(folder, start.dispatch, start.nonce, show) if show is not None else None
         return Call(
             dispatch=start.dispatch,
             folder=folder,
@@ -212,10 +215,14 @@ def isolation(settings: ProcessSettings) -> Isolation:
     """Found out by a process that tries."""
     if settings.isolation not in ISOLATIONS:
         raise Permanent(f"isolation is one of {', '.join(ISOLATIONS)}; not {settings.isolation!r}")
-    command = _runner("--probe", str(settings.uid_first), str(settings.spool))
-    tried = subprocess.run(command, env={}, capture_output=True, timeout=PROBE_S, check=False)
-    if tried.returncode:
-        raise Permanent(f"the runner of process tools does not work here: {tried.stderr.decode(errors='replace')}")
+    if not hasattr(os, "pidfd_open"):
+        raise Permanent("process tools need Linux, 5.3 or newer")
+    command = _runner("--probe", str(settings.uid_first + settings.uid_count - 1), str(settings.spool))
+    try:
+        tried = subprocess.run(command, env={}, capture_output=True, timeout=PROBE_S, check=True)
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+        raise Permanent(f"the runner of process tools does not work here: {said or error}") from error
     found = json.loads(tried.stdout)
     if settings.isolation == "none":
         found |= {"namespaces": "", "reasons": ["as the settings ask for"]}

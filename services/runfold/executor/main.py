@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable
 
 from runfold.adapters.agents import Agents, load_agents, load_tools
@@ -11,12 +13,16 @@ from runfold.adapters.clock import SystemClock
 from runfold.adapters.inline_tools import InlineTools
 from runfold.adapters.kafka import KafkaOutbox, KafkaRunLog
 from runfold.adapters.openai_chat import ChatModel, ChatOptions
+from runfold.adapters.processes import ProcessSettings, ProcessTools, ShowOfRun
 from runfold.adapters.toolbox import Toolbox
+from runfold.events.codec import Codec
+from runfold.events.envelope import HeaderWriter
+from runfold.events.types import ToolOutputChunk
 from runfold.executor.build import build_executor
 from runfold.executor.loop import Executor
 from runfold.executor.settings import ExecutorSettings
 from runfold.installation import codec_of, topics_of
-from runfold.ports import Blobs, Model
+from runfold.ports import Blobs, ClaimedTools, Model, Outbox
 from runfold.settings import Settings
 
 log = logging.getLogger("runfold.executor")
@@ -53,10 +59,33 @@ def kafka_executor(
         catalog=agents,
         model=model,
         tools={"inline": InlineTools(toolbox, blobs, bounds.name)},
+        claimed=_claimed_tools(settings, toolbox, blobs, bounds.name, tell, _show_output(outbox, codec)),
         settings=bounds,
         topic=names.events,
         tell=tell,
     )
+
+
+def _claimed_tools(
+    settings: Settings, toolbox: Toolbox, blobs: Blobs, name: str, tell: Callable[[str], None], show: ShowOfRun
+) -> dict[str, ClaimedTools]:
+    """The tools of this deployment that run in processes; a deployment without any needs no spool."""
+    if all(tool.process is None for tool in toolbox.tools.values()):
+        return {}
+    bounds = ProcessSettings(name=name, spool=settings.spool, isolation=settings.isolation)
+    return {"process": ProcessTools(toolbox, blobs, bounds, environ=os.environ, show=show, tell=tell)}
+
+
+def _show_output(outbox: Outbox, codec: Codec) -> ShowOfRun:
+    """Publishes what running tools print, for eyes only."""
+    headers = HeaderWriter("/runfold/executor")
+
+    def show(run_id: str, dispatch: str, nonce: str, stream: str, offset: int, text: str) -> None:
+        chunk = ToolOutputChunk(dispatch=dispatch, nonce=nonce, stream=stream, offset=offset, text=text)
+        stamped = headers.fact("ToolOutputChunk", f"{dispatch}-{stream}-{offset}", time.time_ns() // 1_000_000)
+        outbox.stream(run_id, codec.encode(chunk), stamped)
+
+    return show
 
 
 def serve(executor: Executor, stop: threading.Event) -> None:
