@@ -192,7 +192,7 @@ def _wanted(names: TopicNames, run_partitions: int, task_partitions: int) -> dic
 def _check(admin: AdminClient, names: TopicNames, existing: Mapping[str, _Wanted], run_partitions: int) -> None:
     try:
         described = _described(admin, [names.requests, names.events, names.completions])
-        settings = _settings(admin, list(existing))
+        settings = topic_settings(admin, list(existing))
     except KafkaException as error:
         raise _translated(error, "describe the topics") from error
     found = {name: len(topic.partitions) for name, topic in described.items()}
@@ -228,7 +228,8 @@ def _described(admin: AdminClient, topics: list[str]) -> dict[str, Any]:
         time.sleep(PROPAGATION_PAUSE_S)
 
 
-def _settings(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+def topic_settings(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+    """Every setting of these topics, those by default too."""
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
     futures = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
     return {

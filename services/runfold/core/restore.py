@@ -85,8 +85,10 @@ class Restoring:
         """Every run that is still going on, folded; early facts count as a run without a base.
 
         One that cannot be rebuilt at all is handed to `set_aside` with the reason; the others go on. Raises what
-        `opened` raises: a schema registry that does not answer is no reason to set a run aside.
+        `opened` raises: a schema registry that does not answer is no reason to set a run aside. May be asked again, when
+        more was read.
         """
+        self.baseless.clear()
         for run_id, run in self.kept.items():
             ended = _ended_before(run)
             if ended is not None and not any(record.type == "RunCheckpointed" for record in run.records):

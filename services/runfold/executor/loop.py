@@ -186,6 +186,8 @@ class Executor:
             return
         if partition.restoring is not None:
             partition.restoring.take(record)
+            if record.type == "RunLost":
+                self.ownership.accepted_loss(partition)
             return
         known = partition.runs.get(record.run_id)
         if known is None or (record.type == "UnparkRequested" and not known.state.last):
@@ -454,12 +456,11 @@ class Executor:
             self._touched[run] = None
 
     def on_truncated(self, partition: int) -> int:
-        first = self.log.start_of(partition)
         owned = self.ownership.partitions.get(partition)
-        if owned is not None:
-            self.tell(f"partition {partition}: the log does not hold offset {owned.position}; restoring from {first}")
-            self.ownership.begin_restore(owned, first)
-        return first
+        if owned is None:
+            return self.log.start_of(partition)
+        self.ownership.truncated(owned)
+        return owned.position
 
 
 def _has_settles_in_flight(run: Run) -> bool:

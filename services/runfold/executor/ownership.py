@@ -95,6 +95,7 @@ class Ownership:
         for run in partition.runs.values():
             self.stop_run(run)
         partition.restoring = Restoring(mark=mark)
+        partition.is_refused = False
         partition.rewind(mark)
         self.open_partition(partition)
 
@@ -104,10 +105,26 @@ class Ownership:
         record = self.writer.fact(partition.number, "", opened, 0)
         partition.opened_id = record.event_id
 
+    def truncated(self, partition: Partition) -> None:
+        """The log does not hold what was to be read next: begin anew with what there is."""
+        first = self.log.start_of(partition.number)
+        self.tell(
+            f"partition {partition.number}: the log does not hold offset {partition.position}; restoring from {first}"
+        )
+        if partition.position < first:
+            partition.blocked = f"it was read up to {partition.position}, and the log begins at {first} now"
+        self.begin_restore(partition, first)
+
     def restart(self, partition: Partition, mark: int) -> None:
         """Restore a partition again, from further back."""
         self.begin_restore(partition, mark)
         self.log.seek(partition.number, mark)
+
+    def accepted_loss(self, partition: Partition) -> None:
+        """A RunLost was read. If the partition was refused for such runs, it is looked at once more."""
+        if partition.is_refused:
+            partition.is_refused = False
+            self.open_partition(partition)
 
     # ---- from restoring to live
 
@@ -121,6 +138,7 @@ class Ownership:
             found.append((run_id, kept))
         lost = restoring.without_base()
         if partition.blocked and lost:
+            partition.is_refused = True
             self.tell(
                 f"partition {partition.number} is not started: {partition.blocked}, and {len(lost)} runs lost their "
                 "beginning. `runfold doctor --accept-loss` ends each of them as failed"

@@ -23,6 +23,7 @@ class Partition:
     opened_id: str = ""  # our PartitionOpened; its read-back ends the restore
     restoring: Restoring | None = None  # None: live
     blocked: str = ""  # why it may not become live
+    is_refused: bool = False  # it did not become live for that: an operator has to speak
     assigned_at_ms: int = 0
     runs: dict[str, Run] = field(default_factory=dict)
     finished: dict[str, Ended] = field(default_factory=dict)  # by run id, oldest first
