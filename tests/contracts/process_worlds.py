@@ -77,7 +77,7 @@ class World:
                 **{"name": "here", "spool": folder, "uid_first": UID_FIRST, "uid_count": UID_COUNT, **settings}
             ),
             environ=self.environ,
-            show=lambda *piece: self.shown.append(piece),
+            show=lambda run_id, *piece: self.shown.append(piece),
             tell=self.told.append,
         )
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from runfold.adapters.blobs import MemoryBlobs
 from runfold.adapters.processes import Isolation, ProcessSettings, isolation
 from runfold.events.types import BlobRef
 from runfold.ports import Permanent
+from runfold.runner import contract
 from runfold.runner.contract import Bounds
 from tests.contracts import function_tools
 from tests.contracts.process_worlds import PYTHON, World, command, processes, python, runners, spool_folder, until
@@ -29,6 +32,8 @@ TOOLS = [
     command("shared", "sh", "-c", "echo x >> log; cat log", workspace=True),
     command("boxed", "sh", "-c", "pwd; ls /home /var /work 2>&1; echo x > new && echo written", workspace=True, sandbox=True),
     command("capped", "sh", "-c", "seq 1 100000", bounds=Bounds(output_bytes=1000)),
+    command("reopens", "sh", "-c", "cat /dev/stdin > /dev/stdout; echo x > /dev/stderr"),
+    command("deaf", "sh", "-c", "trap '' TERM; echo deaf; while true; do sleep 0.1; done"),
     command("umlaut", "sh", "-c", "yes ä | head -n 100000 | tr -d '\\n'"),
 ]  # fmt: skip
 
@@ -94,6 +99,11 @@ def test_a_tool_has_its_own_session_folder_and_descriptors(world: World) -> None
     assert {number: what for number, what in opened.items() if not what.startswith("/proc")} == {
         "0": "/memfd", "1": "pipe", "2": "pipe",
     }  # fmt: skip
+
+
+def test_a_tool_may_open_its_own_streams_anew(world: World) -> None:
+    """Scripts write to /dev/stderr; the streams are those of the tool's user."""
+    assert world.ran("reopens", '{"a":1}').output == '{"a":1}'
 
 
 @pytest.mark.requirement("R18")
@@ -211,6 +221,24 @@ def test_a_stopped_tool_ends_and_says_so(world: World) -> None:
     report = world.next()
     assert (report.outcome, report.output.startswith("[it was stopped")) == ("failed", True)
     until(lambda: not processes("stopped"), "everything of the tool is ended")
+
+
+@pytest.mark.parametrize("signals", [(), (signal.SIGSTOP,)])
+def test_neither_deaf_tools_nor_runners_that_hang_survive_being_stopped(
+    world: World, signals: tuple[signal.Signals, ...]
+) -> None:
+    """A runner kills a tool that ignores TERM; a runner that does not answer is killed, and the kernel ends its tool."""
+    start = world.start("deaf", dispatch=f"deaf{len(signals)}")
+    until(lambda: [piece for piece in list(world.shown) if piece[0] == start.dispatch], "it has set its trap")
+    for number in signals:
+        os.kill(json.loads((world.call(start) / contract.RUNNER).read_text())["pid"], number)
+    began = time.monotonic()
+    world.tools.stop(start.dispatch)
+    report = world.next()
+    until(lambda: not processes(start.dispatch), "everything of the tool is ended")
+    assert time.monotonic() - began < 30, "two seconds, on a machine that has time"
+    assert report.outcome == "failed"
+    assert report.output.startswith("[it was stopped") or "is unknown" in report.output
 
 
 def test_a_stopped_call_that_has_not_begun_never_begins(world: World) -> None:

@@ -26,6 +26,7 @@ from runfold.runner.contract import LOG, Plan
 STOP_S = 2.0  # after this a stopped call's runner is killed, and with it, by the kernel, the tool
 SHOW_S = 0.1  # between two looks at the output of running calls
 SWEEP_S = 3600.0
+CLOSE_S = 5.0  # for each thread to end; a report that hangs in the blob store is left to the next executor
 LOG_CHARS_MAX = 500  # of what a broken runner complained of
 NEVER_S = float("inf")
 
@@ -87,8 +88,9 @@ class Watch:
         """Let go of everything: what runs goes on."""
         self._ask(self._close)
         for thread in self._threads:
-            thread.join()
-        os.close(self._bell)
+            thread.join(CLOSE_S)
+        if not self._threads[0].is_alive():
+            os.close(self._bell)
 
     def _ask(self, work: Callable[[], None]) -> None:
         self._asked.put(work)
@@ -139,7 +141,8 @@ class Watch:
                     call.output.look()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
-            self._reports.put(lambda: self._spool.sweep(*self._keep_s))
+            sweep = partial(self._guarded, partial(self._spool.sweep, *self._keep_s))
+            threading.Thread(target=sweep, name="tool traces", daemon=True).start()  # may take long
 
     def _follow(self, call: Call) -> None:
         if self._is_closed or call.folder in self._calls:
@@ -165,10 +168,7 @@ class Watch:
             case Standing.WAITING if call.spawn is not None and not call.spawned:
                 self._spawn(call, call.spawn)
             case Standing.WAITING:
-                if self._spool.give_up(call.folder):
-                    self._lose(call, f"It could not be started here: {_complaint(call.folder)}")
-                else:
-                    self._go_on(call)
+                self._give_up(call, _complaint(call.folder))
             case _:
                 end_marked(call.dispatch)
                 self._lose(call, "The process that watched over it was killed. What it had done by then is unknown.")
@@ -181,12 +181,20 @@ class Watch:
         try:
             pidfd = os.pidfd_open(spawn())
         except OSError as error:
-            if self._spool.give_up(call.folder):
-                self._lose(call, f"It could not be started here: {error}.")
-            else:
-                self._go_on(call)
+            self._give_up(call, f"{error}.")
             return
         self._wait_for(call, pidfd)
+
+    def _give_up(self, call: Call, reason: str) -> None:
+        """It waits, and no runner of ours will take it. Another executor's may have been faster."""
+        try:
+            is_ours = self._spool.give_up(call.folder)
+        except OSError:  # no runner could take it either
+            is_ours = True
+        if is_ours:
+            self._lose(call, f"It could not be started here: {reason}")
+        else:
+            self._go_on(call)
 
     def _wait_for(self, call: Call, pidfd: int) -> None:
         call.pidfd = pidfd

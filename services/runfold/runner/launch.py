@@ -20,6 +20,7 @@ from runfold.runner import kernel, mounts
 from runfold.runner.contract import BROKEN, Bounds, Cage
 
 NOBODY = 65534
+TOOL_NICENESS = 10  # an executor that tools keep from running loses its partitions
 DESCRIPTORS_FROM = 64  # the runner keeps what it hands over above this, clear of the numbers the tool will know it by
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
@@ -89,6 +90,7 @@ def _first(start: Launch, runner: int) -> int:
     os.setsid()  # the runner's signals are not the tool's
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("500")  # when memory runs out, let it be the tool's
+    os.nice(TOOL_NICENESS)
     cage = start.cage
     if not cage.namespaces:
         _become(cage.uid)

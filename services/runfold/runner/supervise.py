@@ -21,6 +21,7 @@ from runfold.runner.users import processes_max
 
 DRAIN_S = 1.0  # for the output of what was ended already
 KILL_S = 5.0  # a process that does not die in this time hangs inside the kernel
+NOT_STARTED: dict[str, Any] = {"left_running": 0}
 STOPPED = "it was stopped, because nobody waits for it any more"
 
 
@@ -44,20 +45,29 @@ def carry_out(plan: Plan, folder: str, stop: StopSignal) -> None:
     """Write the call's result, when nothing of the tool runs any more."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     started_at_ms, began = time.time_ns() // 1_000_000, time.monotonic()
-    tool = Tool(plan, folder)
-    reason = _watch(tool, plan.bounds, stop)
-    told = tool.end()
-    duration_ms = int((time.monotonic() - began) * 1000)
+    tool, told, reason = Tool(plan, folder), NOT_STARTED, ""
+    try:
+        tool.start(plan)
+    except OSError as error:
+        told = {**NOT_STARTED, "problem": f"it could not be started: {error}"}
+    else:
+        reason = _watch(tool, plan.bounds, stop)
+        told = tool.end()
     result = {
         "dispatch": plan.dispatch,
         "nonce": plan.nonce,
         "started_at_ms": started_at_ms,
-        "duration_ms": duration_ms,
+        "duration_ms": int((time.monotonic() - began) * 1000),
         **_outcome(told, reason, plan.bounds),
         "streams": {capture.name: capture.close() for capture in tool.captures},
         "left_running": told["left_running"],
     }
-    write_json(os.path.join(folder, RESULT), result)
+    try:
+        write_json(os.path.join(folder, RESULT), result)
+    except OSError:  # the disk is full, perhaps with this: both ends of it are in the result
+        for capture in tool.captures:
+            os.truncate(os.path.join(folder, capture.name), 0)
+        write_json(os.path.join(folder, RESULT), result)
     tool.clear()
 
 
@@ -65,17 +75,20 @@ class Tool:
     """The tool's first process, its output, and the pipe that tells what became of it."""
 
     def __init__(self, plan: Plan, folder: str) -> None:
-        self._scratch, base = os.path.join(folder, "scratch"), os.path.join(folder, "root")
-        _make_folders(plan, self._scratch, base)
-        stdin = _stdin("" if plan.kind == "builtin" else plan.arguments)
+        self._scratch, self._base = os.path.join(folder, "scratch"), os.path.join(folder, "root")
         names = (STDOUT, STDERR, ANSWER) if plan.kind == "function" else (STDOUT, STDERR)
         pipes = [os.pipe() for _ in (*names, "status")]
         self._status = pipes[-1][0]
+        self._writing = [writing for _, writing in pipes]
         self.captures = [
             Capture(name, reading, os.path.join(folder, name), plan.bounds.output_bytes)
             for name, (reading, _) in zip(names, pipes[:-1], strict=True)
         ]
-        handed = [_handed_over(each) for each in (stdin, *(writing for _, writing in pipes))]
+
+    def start(self, plan: Plan) -> None:
+        _make_folders(plan, self._scratch, self._base)
+        stdin = _stdin("" if plan.kind == "builtin" else plan.arguments)
+        handed = [_handed_over(each, plan.cage.uid) for each in (stdin, *self._writing)]
         self._pid = launch(
             Launch(
                 program=program(plan),
@@ -84,7 +97,7 @@ class Tool:
                 bounds=replace(plan.bounds, processes=processes_max(plan.cage, plan.bounds.processes)),
                 workspace=plan.workspace,
                 scratch=self._scratch,
-                base=base,
+                base=self._base,
                 needed=needed(plan),
                 descriptors=tuple(handed[:-1]),
                 status=handed[-1],
@@ -149,9 +162,9 @@ def _watch(tool: Tool, bounds: Bounds, stop: StopSignal) -> str:
 
 def _outcome(told: dict[str, Any], reason: str, bounds: Bounds) -> dict[str, Any]:
     """`status` is the tool's, told by process 1 of its namespaces; without those the first process was the tool."""
-    code = os.waitstatus_to_exitcode(told["status"]) if "status" in told else told["first"]
     if "problem" in told:
         return {"outcome": "failed", "reason": told["problem"], "exit_code": told.get("exit_code")}
+    code = os.waitstatus_to_exitcode(told["status"]) if "status" in told else told["first"]
     exit_code = code if code >= 0 else 128 - code  # as a shell says it
     if not reason and code < 0:
         reason = {
@@ -181,10 +194,12 @@ def _stdin(text: str) -> int:
     return descriptor
 
 
-def _handed_over(descriptor: int) -> int:
-    """The same under a number that is none of the tool's own."""
+def _handed_over(descriptor: int, uid: int | None) -> int:
+    """The same under a number that is none of the tool's own, and open to its user: programs open /dev/stdout anew."""
     with suppress(OSError):
         fcntl(descriptor, F_SETPIPE_SZ, READ_BYTES)  # fewer turns for the same output
+    if uid is not None:
+        os.fchown(descriptor, uid, uid)
     moved = fcntl(descriptor, F_DUPFD_CLOEXEC, DESCRIPTORS_FROM)
     os.close(descriptor)
     return moved
