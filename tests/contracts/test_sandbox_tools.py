@@ -3,18 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runfold.adapters.processes import BOOT, SOURCES
 from runfold.events.types import ToolReported
-from runfold.runner import contract
-from runfold.runner.contract import Cage, Plan
-from tests.contracts.process_worlds import PYTHON, UID_FIRST, World, command, spool_folder
+from tests.contracts.process_worlds import World, command, spool_folder
 
 BOXED = command("boxed", "sh", "-c", "echo here > new && cat new; ls /", sandbox=True, workspace=True)
 LOOKS = """
@@ -186,36 +182,3 @@ def test_a_spool_that_only_its_owner_may_enter_will_do(tmp_path: Path) -> None:
         pytest.skip("needs root's namespaces")
     assert (report.outcome, report.output.splitlines()[0]) == ("succeeded", "x")
     assert int(report.output.splitlines()[1]) == os.geteuid() or os.geteuid() == 0
-
-
-# ---- without being root
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="these tests are not root themselves")
-def test_a_user_without_rights_gets_the_same_sandbox() -> None:
-    """By a user namespace, where the host allows it: the runner is started as such a user."""
-    user: dict[str, Any] = {"user": UID_FIRST, "group": UID_FIRST, "extra_groups": []}
-    runner = [PYTHON, "-I", "-S", "-B", "-c", BOOT, SOURCES]
-    with spool_folder() as folder:
-        os.chown(folder, UID_FIRST, UID_FIRST)
-        probe = subprocess.run([*runner, "--probe", "0", folder], capture_output=True, check=True, **user)
-        found = json.loads(probe.stdout)
-        if not found["namespaces"]:
-            pytest.skip(f"no user namespaces: {found['reasons']}")
-        plan = Plan(
-            dispatch="d", nonce="n", boot_id=contract.boot_id(), kind="builtin", target=["execute_code"], python=PYTHON,
-            arguments=json.dumps({"language": "python", "code": f"SECRET = {str(folder)!r}{LOOKS}"}),
-            workspace=str(folder / "workspace"), environment={"PATH": "/usr/bin:/bin"},
-            cage=Cage(namespaces=found["namespaces"], uid=found["uid"], sandbox=True),
-        )  # fmt: skip
-        (folder / contract.SPEC).write_text(json.dumps(plan.as_json()))
-        subprocess.run([*runner, folder], check=True, timeout=60, **user)
-        result = contract.read_json(str(folder / contract.RESULT))
-        printed = (folder / contract.STDOUT).read_text().splitlines()
-        assert (folder / "workspace" / "made").read_text() == "by code"
-    assert result is not None
-    assert (result["outcome"], found["namespaces"]) == ("succeeded", "user")
-    assert printed[1] == "/workspace 2"
-    assert printed[6:8] == ["1.1.1.1 Network is unreachable", "127.0.0.1 Connection refused"]
-    assert printed[8].startswith("['0000000000000000', ")
-    assert printed[9] == "False ['code.py']"
