@@ -16,7 +16,7 @@ from runfold.core.steps import Situation
 from runfold.core.transcript import Reply, Results, UserMessage, check_order, text_of
 from runfold.events.envelope import Record
 from runfold.events.types import ChildCompleted, TaskCancelled
-from runfold.executor.ownership import read_mark
+from runfold.executor.mark import read_mark
 from runfold.executor.partition import Partition
 from runfold.ports import ModelRequest, ToolStart
 from tests.simulation.actors import LIMITS, REPEATABLE
@@ -298,9 +298,6 @@ class Watch:
 
     def may_ask_again(self, run_id: str, delay_ms: int) -> bool:
         """Intake drops ids whose completion it has read; one that it read just before may still be on its way."""
-        run = self.log.runs.get(run_id)
-        if run is not None and run.parked is not None:
-            return False  # known hole: who restores past a parked run takes a repeated request for a new one
         done_ms = self.completed_at_ms.get(run_id)
         return done_ms is None or self.world.clock.now_ms - done_ms < delay_ms
 
@@ -313,7 +310,7 @@ class Watch:
             for run in self.log.runs.values()
             if run.partition == number and not run.is_reported and any(r.type == "RunParked" for r in run.records)
         )
-        return min(mark or 0, *parked, partition.end)
+        return min(mark.offset if mark is not None else 0, *parked, partition.end)
 
     # ---- the end
 

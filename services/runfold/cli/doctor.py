@@ -23,7 +23,7 @@ from runfold.core.restore import Restoring
 from runfold.events.codec import Codec, Undecodable
 from runfold.events.envelope import HeaderWriter, NotAnEvent, Record, new_event_id, read_envelope
 from runfold.events.types import RunLost
-from runfold.executor.ownership import read_mark
+from runfold.executor.mark import read_mark
 from runfold.executor.settings import ExecutorSettings
 from runfold.installation import codec_of, topics_of
 from runfold.ports import Committed, Transient
@@ -113,7 +113,7 @@ def _lost(patient: Patient, *, accept_loss: bool) -> Iterator[str]:
         consumer = Consumer(patient.reader(f"{group}.doctor"))
         try:
             first, end = consumer.get_watermark_offsets(TopicPartition(events, place.partition), timeout=TIMEOUT_S)
-            if mark < first:
+            if mark.offset < first:
                 lost = _lost_in(patient, consumer, place.partition, (first, end))
                 yield from _accepted(patient, place.partition, lost) if accept_loss else _said(lost)
         finally:

@@ -60,6 +60,8 @@ class Restoring:
     kept: dict[str, Kept] = field(default_factory=dict)
     finished: dict[str, Ended] = field(default_factory=dict)
     baseless: dict[str, list[Record]] = field(default_factory=dict)
+    is_away: Callable[[str], bool] = field(default=lambda _: False)  # known to be parked, perhaps before the mark
+    away: set[str] = field(default_factory=set)  # found to be so, after `runs`
 
     def take(self, record: Record) -> None:
         """Keep one record of a run. Cheap: this runs for every record of the distance."""
@@ -89,6 +91,7 @@ class Restoring:
         more was read.
         """
         self.baseless.clear()
+        self.away.clear()
         for run_id, run in self.kept.items():
             ended = _ended_before(run)
             if ended is not None and not any(record.type == "RunCheckpointed" for record in run.records):
@@ -104,12 +107,19 @@ class Restoring:
                 self.finished[run_id] = ended
             elif restored.state.reported:
                 self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
-            elif not restored.is_carried and _parked_before(run.records, self.mark):
+            elif not restored.is_carried and self._is_parked_before(run_id, run.records):
                 self.baseless[run_id] = run.records
+                self.away.add(run_id)
             elif restored.state.last or _only_early_facts(run.records):
                 yield run_id, restored
             else:
                 self.baseless[run_id] = run.records
+
+    def _is_parked_before(self, run_id: str, records: list[Record]) -> bool:
+        """Was the run set aside, and does it need records from before the mark? Then a request seen here repeats the
+        true one, or lacks the early facts before it."""
+        bases = [record.body.base_offset for record in records if isinstance(record.body, RunParked)]
+        return min(bases) < self.mark if bases else self.is_away(run_id)
 
     def without_base(self) -> list[str]:
         """Runs, after `runs`, whose beginning is gone and whose end was not seen: they may be lost."""
@@ -130,12 +140,6 @@ def _ended_before(run: Kept) -> Ended | None:
     first = next((record for record in run.records if record.type in BASES), None)
     is_followed = first is not None and any(record.follows == first.event_id for record in run.records)
     return None if is_followed else _end_of(run.records)
-
-
-def _parked_before(records: list[Record], mark: int) -> bool:
-    """Was the run set aside, and does it need records from before the mark? Then a request seen here repeats the true
-    one, or lacks the early facts before it."""
-    return any(isinstance(record.body, RunParked) and record.body.base_offset < mark for record in records)
 
 
 def _end_of(records: list[Record]) -> Ended | None:

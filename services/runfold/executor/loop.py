@@ -210,7 +210,7 @@ class Executor:
             self.tell(f"run {record.run_id} is taken up again: restoring partition {partition.number} from its base")
             self._restart(partition, self.log.start_of(partition.number))
             return None
-        if record.follows is not None or record.type not in BASES | EARLY_FACTS:
+        if record.follows is not None or record.type not in BASES | EARLY_FACTS or partition.is_away(record.run_id):
             return None
         run = new_run(RunState(run_id=record.run_id), partition.number, record.offset, record.time_ms)
         partition.runs[record.run_id] = run

@@ -5,45 +5,18 @@ The group's commit holds the true position; its metadata string holds which log 
 that is said. A mark that lies before the start of the log means that runs may have lost their beginning.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runfold.core.restore import Ended, Restored, Restoring
 from runfold.events.envelope import Record
 from runfold.events.types import PartitionOpened
+from runfold.executor.mark import read_mark, short_id, written_mark
 from runfold.executor.partition import Partition
 from runfold.executor.run import Run, new_run
 from runfold.executor.settings import ExecutorSettings
 from runfold.executor.writer import Writer
-from runfold.ports import Clock, Committed, LogIdentity, Permanent, RunLog
-
-METADATA_BYTES_MAX = 4_095  # of Kafka: offset.metadata.max.bytes
-
-
-def mark_metadata(identity: LogIdentity, mark: int) -> str:
-    found = {"cluster": identity.cluster, "topic": identity.topic, "partitions": identity.partitions, "mark": mark}
-    return json.dumps(found, separators=(",", ":"))
-
-
-def read_mark(committed: Committed, identity: LogIdentity) -> tuple[int | None, str]:
-    """The mark, or None and why there is none. Raises Permanent if the number of partitions changed."""
-    if not committed.metadata:
-        return None, "no low-water mark was committed"
-    try:
-        found = json.loads(committed.metadata)
-        same = (found["cluster"], found["topic"]) == (identity.cluster, identity.topic)
-        mark, partitions = int(found["mark"]), int(found["partitions"])
-    except (ValueError, KeyError, TypeError):
-        return None, "the commit's metadata is not ours"
-    if not same:
-        return None, "the low-water mark is of another cluster or topic"
-    if partitions != identity.partitions:
-        raise Permanent(
-            f"run-events has {identity.partitions} partitions, but was recorded with {partitions}: runs would change "
-            "partition. Recreate the topic with the recorded number, or start with a new prefix"
-        )
-    return mark, ""
+from runfold.ports import Clock, Committed, RunLog
 
 
 @dataclass(slots=True)
@@ -79,22 +52,24 @@ class Ownership:
         mark, problem = read_mark(committed, self.log.identity)
         first = self.log.start_of(number)
         partition = Partition(number=number)
+        start = first
         if mark is None:
             if problem and committed.offset >= 0:
                 self.tell(f"partition {number}: {problem}; reading it from its start")
-            mark = first
-        elif mark < first:
-            partition.blocked = f"the low-water mark {mark} lies before the start of the log {first}"
-            mark = first
+        else:
+            partition.away = set(mark.away)
+            start = max(mark.offset, first)
+            if mark.offset < first:
+                partition.blocked = f"the low-water mark {mark.offset} lies before the start of the log {first}"
         self.partitions[number] = partition
-        self.begin_restore(partition, mark)
-        return mark
+        self.begin_restore(partition, start)
+        return start
 
     def begin_restore(self, partition: Partition, mark: int) -> None:
         """Drop all state of a partition; it is live again once our PartitionOpened comes back."""
         for run in partition.runs.values():
             self.stop_run(run)
-        partition.restoring = Restoring(mark=mark)
+        partition.restoring = Restoring(mark=mark, is_away=partition.is_away)
         partition.is_refused = False
         partition.rewind(mark)
         self.open_partition(partition)
@@ -161,6 +136,9 @@ class Ownership:
         partition.finished = dict(sorted(restoring.finished.items(), key=_by_time))
         for run_id, kept in found:
             partition.runs[run_id] = new_run(kept.state, partition.number, kept.base_offset, opened.time_ms)
+        partition.met(run_id for run_id, _ in found)
+        partition.met(restoring.finished)
+        partition.away.update(map(short_id, restoring.away))
         self.takeovers += bool(found)
         return list(partition.runs.values())
 
@@ -174,10 +152,8 @@ class Ownership:
             if partition is None or partition.restoring is not None or partition.position < 0:
                 continue
             mark = partition.mark(self.settings.finished_memory_ms)
-            metadata = mark_metadata(self.log.identity, mark)
-            # A string that does not fit is left out: the next owner then reads from the start, and says so.
-            fits = len(metadata.encode()) <= METADATA_BYTES_MAX
-            positions[number] = Committed(partition.position, metadata if fits else "")
+            metadata = written_mark(self.log.identity, mark, partition.left_behind(mark))
+            positions[number] = Committed(partition.position, metadata)
         if positions:
             self.log.commit(positions, wait=wait)
 

@@ -6,10 +6,12 @@ monotonic time since. It never goes back, and without traffic it still goes on.
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
 from runfold.core.restore import Ended, Restoring
+from runfold.executor.mark import short_id
 from runfold.executor.run import Run
 
 STAMPS_MS = 1_000  # how fine the memory of "which offset was it a minute ago" is
@@ -25,6 +27,7 @@ class Partition:
     blocked: str = ""  # why it may not become live
     is_refused: bool = False  # it did not become live for that: an operator has to speak
     assigned_at_ms: int = 0
+    away: set[str] = field(default_factory=set)  # short ids of parked runs that are not in memory
     runs: dict[str, Run] = field(default_factory=dict)
     finished: dict[str, Ended] = field(default_factory=dict)  # by run id, oldest first
     stamp_ms: int = 0  # largest append stamp so far
@@ -87,6 +90,21 @@ class Partition:
             if ended.offset < mark <= ended.repeated_at:
                 mark = ended.offset
         return mark
+
+    # ---- parked runs that the mark has left
+
+    def is_away(self, run_id: str) -> bool:
+        return bool(self.away) and short_id(run_id) in self.away
+
+    def met(self, run_ids: Iterable[str]) -> None:
+        """These were rebuilt, or have ended: they are not away."""
+        if self.away:
+            self.away.difference_update(map(short_id, run_ids))
+
+    def left_behind(self, mark: int) -> set[str]:
+        """Who must be named beside this mark."""
+        parked = (run for run in self.runs.values() if run.state.parked is not None and run.base_offset < mark)
+        return self.away | {short_id(run.state.run_id) for run in parked}
 
     def forget_finished(self, finished_memory_ms: int) -> None:
         """Forget ended runs that no repeated request can be of any more: none comes, and the mark passed the last."""
