@@ -5,7 +5,8 @@ A script maps a scenario's name to its replies, in order:
     {"greeting": [{"calls": [{"name": "lookup", "arguments": {"id": 7}}]}, {"text": "Hello"}]}
 
 A reply is made of `text`, `calls`, `reasoning`, or it repeats a recording: `chunks` (the data lines of a stream),
-`chunks_file`, `sse` (a whole event stream) or `body` (with `status`). A `fault` spoils the first `times` attempts.
+`chunks_file`, `sse` (a whole event stream) or `body` (with `status`). A `fault` spoils the first `times` attempts;
+`until_file` holds every attempt back until somebody makes that file.
 """
 
 import json
@@ -52,6 +53,7 @@ class Fault(Part, frozen=True, extra="forbid"):
     bad_chunk: bool = False  # a data line that is not JSON, after the first chunk
     error_chunk: bool | str | dict[str, Any] = False  # an error inside a stream with status 200
     empty: bool = False  # status 200, no body
+    blank: bool = False  # a whole reply that says nothing: neither text nor calls
     as_json: bool = False  # a stream was asked for, and a whole JSON body is sent
 
 
@@ -63,6 +65,7 @@ class ScriptedReply(Part, frozen=True, extra="forbid"):
     finish: str | None = None  # stop or tool_calls, whichever fits, if not given
     usage: dict[str, Any] | None = None  # characters / 4 if not given
     delay_ms: int = Field(default=0, ge=0)
+    until_file: Path | None = None  # nothing is sent before it exists
     fault: Fault | None = None
     chunks: tuple[str, ...] = ()
     chunks_file: Path | None = None

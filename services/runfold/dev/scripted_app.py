@@ -3,25 +3,29 @@
 It holds no conversation. The reply is chosen by the number of assistant messages in the request's history, so a retry
 or a caller that was restarted gets the same reply; with `count_replies` by the number of replies given to the run,
 for scripts whose replies leave no trace in the history. The scenario is named by the header `x-runfold-run` or by the
-request's model. It speaks ASGI itself: a cut connection and a client that goes away need that level.
+request's model. With `refuse` it is as strict as the strictest server: what that finds wrong with a history is
+answered with a 400. It speaks ASGI itself: a cut connection and a client that goes away need that level.
 """
 
 import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from runfold.dev.script import Fault, Script, ScriptedReply, body_of, events_of, usage_of, with_ids
+from runfold.dev.script import Fault, Script, ScriptedReply, body_of, events_of, parse_script, usage_of, with_ids
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Refuse = Callable[[list[Any]], str | None]  # messages of a request: what is wrong with them
 
+LOOK_MS = 5  # for the file that a reply waits for
 REQUESTS_KEPT = 1_000  # histories grow with their runs: unbounded, a long test would hold every prefix
 SSE = "text/event-stream"
 JSON = "application/json"
@@ -53,7 +57,8 @@ class ScriptedApp:
         self.disconnects = 0  # clients that went away before the reply was whole
         self.disconnected = threading.Event()  # set at the first one, for tests that wait for it
         self.requests_total = 0
-        self._script = script
+        self.refuse: Refuse | None = None
+        self._script = dict(script)
         self._count_replies = count_replies
         self._last_only = last_only
         self._received: deque[Received] = deque(maxlen=REQUESTS_KEPT)
@@ -65,6 +70,10 @@ class ScriptedApp:
     def requests(self) -> list[Received]:
         """What came, in order: the latest of all, or the last of each run."""
         return list(self._last.values()) if self._last_only else list(self._received)
+
+    def add(self, scenario: str, replies: Sequence[object]) -> None:
+        """One more scenario, or another script for one that is there. Raises ScriptError."""
+        self._script |= parse_script({scenario: replies})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,7 +103,10 @@ class ScriptedApp:
             Received(run=run, call=headers.get("x-runfold-call", ""), position=position, headers=headers, body=body)
         )
         replies = self._script.get(header) or self._script.get(model)
-        if replies is None:
+        problem = self.refuse(body["messages"]) if self.refuse is not None else None
+        if problem is not None:
+            await _error(send, 400, f"history refused: {problem}")
+        elif replies is None:
             await _error(send, 404, f"the script has no scenario {header or model!r}")
         elif position >= len(replies):
             await _error(send, 400, f"the script of {model!r} ends after {len(replies)} replies")
@@ -155,7 +167,9 @@ class _Exchange:
 
     async def send_reply(self, reply: ScriptedReply, fault: Fault) -> bool:
         """Play the reply with its fault. Answers whether the client stayed to the end."""
-        if not await self._pause(reply.delay_ms):
+        if fault.blank:
+            reply = ScriptedReply(usage=reply.usage)
+        if not await self._pause(reply.delay_ms) or not await self._file(reply.until_file):
             return False
         if fault.status is not None:
             await _error(self._send, fault.status, "scripted fault", error=fault.error, headers=_fault_headers(fault))
@@ -197,6 +211,13 @@ class _Exchange:
         if pause_ms:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._gone.wait(), pause_ms / 1000)
+        return not self._gone.is_set()
+
+    async def _file(self, awaited: Path | None) -> bool:
+        """Wait until somebody makes it, or the client goes away. Answers whether it is still there."""
+        while awaited is not None and not awaited.exists():  # noqa: ASYNC240  one look at a local disk
+            if not await self._pause(LOOK_MS):
+                return False
         return not self._gone.is_set()
 
 
