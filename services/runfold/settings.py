@@ -49,6 +49,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     model_base_url: str = "https://api.openai.com/v1"
     model_api_key: str = ""
     model_stream: bool = True
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = Field(default=8080, ge=0, le=65_535)  # 0 takes a free one
+    gateway_token: str = ""  # of whoever asks the gateway; without one it listens on loopback only
+    gateway_url: str = "http://127.0.0.1:8080"  # where the commands find it
+    gateway_heartbeat_s: float = Field(default=10.0, gt=0)  # of silent event streams
+    dispatch_secret: str = ""  # signs the tokens with which external tools report; the same for every gateway
     run_partitions: int = Field(default=16, ge=1)
     replication: int = Field(default=1, ge=1)
 

@@ -23,7 +23,8 @@ LAYERS = {
     "adapters/kafka_intake.py": ("adapters", "ports", "events", "intake.ports"),  # intake's own port is beside it
     "executor/": ("executor", "ports", "core", "events"),
     "intake/": ("intake", "ports", "core.limits", "events"),
-    "gateway/": ("gateway", "ports", "core", "events"),
+    "adapters/kafka_gateway.py": ("adapters", "ports", "events", "gateway.ports"),
+    "gateway/": ("gateway", "intake.requests", "ports", "core", "events"),  # a task is checked as intake checks it
     "projector/": ("projector", "ports", "core", "events"),
     "watcher/": ("watcher", "ports", "core", "events"),
     "adapters/process": ("adapters", "ports", "core", "events", "runner"),  # what the executor and the runner agree on
@@ -42,6 +43,13 @@ NEVER = {  # stricter than the layer: these read, they do not decide
 LIBRARIES = {
     "events/codec.py": {"fastavro"},
     "settings.py": {"pydantic"},
+    "gateway/app.py": {"starlette"},
+    "gateway/bodies.py": {"pydantic", "starlette"},  # checks what came
+    "gateway/handlers.py": {"pydantic", "starlette"},
+    "gateway/main.py": {"uvicorn"},
+    "gateway/models.py": {"pydantic"},  # the types of bodies and answers
+    "gateway/openapi.py": {"pydantic"},  # their JSON Schema
+    "gateway/routes.py": {"pydantic"},
     "adapters/agents.py": {"pydantic"},  # checks agent files
     "adapters/arguments.py": {"fastjsonschema"},
     "adapters/chat_clients.py": {"openai", "httpx2"},  # httpx2 is openai's own transport: time limits are set there
@@ -49,6 +57,7 @@ LIBRARIES = {
     "adapters/inline_tools.py": {"pydantic"},  # arguments of Python tools, by their type hints
     "adapters/kafka.py": {"confluent_kafka"},
     "adapters/kafka_client.py": {"confluent_kafka"},
+    "adapters/kafka_gateway.py": {"confluent_kafka"},
     "adapters/kafka_intake.py": {"confluent_kafka"},
     "adapters/openai_chat.py": {"openai", "httpx2"},
     "adapters/tool_files.py": {"pydantic"},  # checks tool files

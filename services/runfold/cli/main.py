@@ -46,6 +46,12 @@ def _intake(arguments: argparse.Namespace, settings: Settings) -> int:
     return _until_stopped(run, settings)
 
 
+def _gateway(arguments: argparse.Namespace, settings: Settings) -> int:
+    from runfold.gateway.main import run
+
+    return _until_stopped(run, settings)
+
+
 def _dev_model(arguments: argparse.Namespace, settings: Settings) -> int:
     from runfold.dev.model_server import serve
 
@@ -87,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("executor", _executor, "carry runs (any number of these)")
     command("intake", _intake, "turn requests into runs (any number of these)")
+    command("gateway", _gateway, "serve people and programs over HTTP (any number of these)")
     command("kafka", _kafka, "run a broker of one node, for development")
     command("demo", _demo, "three tasks from request to completion")
     command("bench-executor", _bench_executor, "the executor that scripts/bench measures")

@@ -4,6 +4,8 @@ Models and tools produce lone surrogates (Avro and HTTP clients refuse to encode
 store it). One poisoned text would block a run for ever, so each is replaced once, at the ingress.
 """
 
+from typing import Any
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -20,3 +22,15 @@ def sanitised(text: str) -> str:
 def decoded(payload: bytes) -> str:
     """Bytes as text: UTF-8, anything else replaced."""
     return sanitised(payload.decode("utf-8", "replace"))
+
+
+def sanitised_tree(value: Any) -> Any:
+    """A JSON value with every text in it sanitised, names too."""
+    match value:
+        case str():
+            return sanitised(value)
+        case list():
+            return [sanitised_tree(entry) for entry in value]
+        case dict():
+            return {sanitised(name): sanitised_tree(entry) for name, entry in value.items()}
+    return value

@@ -13,12 +13,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
 
 from runfold.core.limits import INLINE_BYTES_MAX, RECORD_BYTES_MAX, limit_problem, shortened
 from runfold.events.codec import Codec, Undecodable
 from runfold.events.envelope import TYPE_PREFIX, Headers
-from runfold.events.text import sanitised
+from runfold.events.text import sanitised, sanitised_tree
 from runfold.events.types import BlobRef, CancelRequested, RunRequested, TaskCancelled, TaskRequested
 
 TASK_ID_CHARS_MAX = 200  # it becomes a Kafka key, a header, a row and a part of names
@@ -232,15 +231,4 @@ def _safe_json(text: str | None) -> str | None:
     """The text as it came, unless its escapes hide what no reader after us could store."""
     if text is None or not UNSAFE_ESCAPE.search(text):
         return text
-    return json.dumps(_sanitised_tree(json.loads(text)), ensure_ascii=False)
-
-
-def _sanitised_tree(value: Any) -> Any:
-    match value:
-        case str():
-            return sanitised(value)
-        case list():
-            return [_sanitised_tree(entry) for entry in value]
-        case dict():
-            return {sanitised(name): _sanitised_tree(entry) for name, entry in value.items()}
-    return value
+    return json.dumps(sanitised_tree(json.loads(text)), ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""The HTTP side: people, services and tools ask for runs, follow them, and tell them things."""
