@@ -31,8 +31,8 @@ def spool() -> Iterator[Path]:
         until(lambda: not runners(folder), "all runners are ended")
 
 
-def killed_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> None:
-    """An executor that started these calls, each of which runs or has ended, and was then killed."""
+def running_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> subprocess.Popen[bytes]:
+    """An executor that started these calls, each of which runs or has ended."""
     owner = subprocess.Popen(
         [sys.executable, OWNER, spool, reports, isolation, *calls],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "services"), str(ROOT)])},
@@ -40,7 +40,12 @@ def killed_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> Non
     until((reports / "started").exists, "the owner is there")
     until(lambda: len(list(spool.glob("calls/*/stdout"))) == len(calls), "all calls run")
     until(lambda: all(path.read_text() for path in spool.glob("calls/*/stdout")), "all calls have said something")
-    owner.send_signal(signal.SIGKILL)
+    return owner
+
+
+def killed_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> None:
+    owner = running_owner(spool, reports, isolation, *calls)
+    owner.kill()
     owner.wait()
 
 
@@ -71,6 +76,22 @@ def test_a_running_tool_is_adopted_and_reported_once(spool: Path, tmp_path: Path
     assert ("d1", "n1", "stdout", 0) in {piece[:4] for piece in world.shown}, "its output is shown again"
     world.tools.close()
     assert world.reports.empty()
+
+
+def test_an_executor_that_is_frozen_keeps_nobody_from_adopting(spool: Path, tmp_path: Path) -> None:
+    """A runner that ended, and whose parent takes no notice, is over all the same."""
+    owner = running_owner(spool, tmp_path, "none", "waits=d1")
+    owner.send_signal(signal.SIGSTOP)
+    world = World(spool, TOOLS, isolation="none")
+    start = world.asked("waits", dispatch="d1")
+    assert world.tools.adopt(start, world.tools.identity, world.reports.put)
+    go(world)
+    assert world.next().output == "begun\ndone\n"
+    assert world.tools.adopt(start, world.tools.identity, world.reports.put)
+    assert world.next().output == "begun\ndone\n"
+    world.tools.close()
+    owner.kill()
+    owner.wait()
 
 
 @pytest.mark.requirement("R12")

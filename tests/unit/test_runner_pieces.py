@@ -54,12 +54,15 @@ def test_a_full_disk_does_not_stop_the_reading(tmp_path: Path) -> None:
 def test_a_file_is_written_once_or_whole(tmp_path: Path) -> None:
     """The first one counts where only one may; nothing written aside stays."""
     path = str(tmp_path / "x.json")
-    assert contract.write_json(path, {"a": 1}, once=True)
-    assert not contract.write_json(path, {"a": 2}, once=True)
+    assert contract.write_once(path, {"a": 1})
+    assert not contract.write_once(path, {"a": 2})
     assert contract.read_json(path) == {"a": 1}
-    assert contract.write_json(path, {"a": 3})
+    room = contract.reserve(str(tmp_path))
+    assert Path(room).stat().st_blocks * 512 >= contract.RESULT_BYTES_MAX
+    contract.write_result(str(tmp_path), room, {"a": 3})
+    path = str(tmp_path / contract.RESULT)
     assert contract.read_json(path) == {"a": 3}
-    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["result.json", "x.json"]
     Path(path).write_text('{"a":')
     assert contract.read_json(path) is None
     assert contract.read_json(str(tmp_path / "none")) is None
@@ -71,7 +74,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         dispatch="d", nonce="n", boot_id="b", kind="command", target=["x", "ü"], arguments='{"a":"ü"}',
         bounds=Bounds(processes=3), cage=Cage(namespaces="user", uid=5, sandbox=True, readable=["/opt"]),
     )  # fmt: skip
-    contract.write_json(str(tmp_path / contract.SPEC), plan.as_json())
+    contract.write_once(str(tmp_path / contract.SPEC), plan.as_json())
     assert Plan.read(str(tmp_path)) == plan
 
 

@@ -10,6 +10,7 @@ boot id, both written down by the runner itself.
 
 import hashlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -50,11 +51,10 @@ class Spool:
         try:
             for each in (folder, self._calls, self._workspaces):
                 each.mkdir(mode=0o711, parents=True, exist_ok=True)  # tools may go through, and see nothing
-            with suppress(FileExistsError), (folder / "id").open("x", encoding="ascii") as file:
-                file.write(os.urandom(8).hex())
-            self.id = (folder / "id").read_text(encoding="ascii")
+            contract.write_once(str(folder / "id"), {"id": os.urandom(8).hex()})
+            self.id = str((contract.read_json(str(folder / "id")) or {})["id"])
             self._boot_id = contract.boot_id()
-        except OSError as error:
+        except (OSError, KeyError) as error:
             raise Permanent(f"process tools keep their state in {folder}, which cannot be used: {error}") from error
 
     def call(self, dispatch: str, nonce: str) -> Path:
@@ -77,7 +77,7 @@ class Spool:
         aside = self._calls / f".new-{os.urandom(8).hex()}"
         aside.mkdir(mode=0o711)
         try:
-            contract.write_json(str(aside / contract.SPEC), plan.as_json(), once=True)
+            contract.write_once(str(aside / contract.SPEC), plan.as_json())
             aside.rename(path)
         except OSError:
             shutil.rmtree(aside, ignore_errors=True)
@@ -105,7 +105,7 @@ class Spool:
     def give_up(self, path: Path) -> bool:
         """Take a waiting call, so that no runner can. False if one was faster."""
         nobody = {"pid": 0, "start_time": 0, "boot_id": self._boot_id, "nonce": ""}
-        return contract.write_json(str(path / contract.RUNNER), nobody, once=True)
+        return contract.write_once(str(path / contract.RUNNER), nobody)
 
     def sweep(self, calls_older_than_s: float, workspaces_older_than_s: float) -> None:
         """Remove what nobody has touched for so long, and what does not run."""
@@ -125,7 +125,10 @@ def alive(pid: int, start_time: int) -> int | None:
         pidfd = os.pidfd_open(pid)
     except (OSError, OverflowError):
         return None
-    if contract.start_time(pid) == start_time:  # read after the descriptor was opened: it cannot change any more
+    # Read after the descriptor was opened: it cannot change any more. One that ended may wait for its parent to notice.
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    if contract.start_time(pid) == start_time and not ended.poll(0):
         return pidfd
     os.close(pidfd)
     return None

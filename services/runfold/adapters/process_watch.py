@@ -171,7 +171,7 @@ class Watch:
                 self._give_up(call, _complaint(call.folder))
             case _:
                 end_marked(call.dispatch)
-                self._lose(call, "The process that watched over it was killed. What it had done by then is unknown.")
+                self._lose(call, "Its runner ended without a result. What it had done by then is unknown.")
 
     def _spawn(self, call: Call, spawn: Callable[[], int]) -> None:
         if len(self._running) >= self._at_once_max:
@@ -266,10 +266,9 @@ class Watch:
 
 
 def _complaint(folder: Path) -> str:
-    """What a runner said that did not even take its call."""
+    """What a runner said that did not even take its call: the last line, since nobody but us can read a traceback."""
     try:
-        return (folder / LOG).read_text(encoding="utf-8", errors="replace").strip()[
-            -LOG_CHARS_MAX:
-        ] or "no reason given."
+        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         return f"{error}."
+    return next((line[:LOG_CHARS_MAX] for line in reversed(lines) if line.strip()), "no reason given.")

@@ -18,6 +18,7 @@ from typing import Any, Self
 SPEC, RUNNER, RESULT, LOG = "spec.json", "runner.json", "result.json", "runner.log"
 STDOUT, STDERR = "stdout", "stderr"
 ANSWER = "answer"  # a Python function's result, apart from what it prints
+RESULT_BYTES_MAX = 320 * 1024  # of the result file: both ends of three streams, as base64
 EDGE_BYTES = 32 * 1024  # of each end of a stream, in the result file: enough for a report even when the disk is full
 ENDED, TAKEN, BROKEN = 0, 75, 70  # exit status of a runner; TAKEN: another one has this call
 DISPATCH_VARIABLE = "RUNFOLD_DISPATCH"  # in the environment of every tool: finds what outlived its runner
@@ -85,28 +86,40 @@ def read_json(path: str) -> dict[str, Any] | None:
         return None
 
 
-def write_json(path: str, value: dict[str, Any], *, once: bool = False) -> bool:
-    """Write a file that appears whole or not at all, and outlives a power cut.
+def write_once(path: str, value: dict[str, Any]) -> bool:
+    """Write a file that appears whole or not at all. False if it was there before.
 
-    `once`: False if it was there before. It need not outlive anything: what it says is of this start of the machine.
+    It need not outlive a power cut: what it says is of this start of the machine.
     """
     aside = f"{path}.{os.getpid()}"
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(value, file)
-            if not once:
-                file.flush()
-                os.fsync(file.fileno())
-        if once:
-            os.link(aside, path)
-        else:
-            os.replace(aside, path)
+        os.link(aside, path)
     except FileExistsError:
         return False
     finally:
         with suppress(FileNotFoundError):
             os.unlink(aside)
     return True
+
+
+def reserve(folder: str) -> str:
+    """Room for a result, taken before anything starts: a tool that fills the disk does not take its outcome along."""
+    path = os.path.join(folder, f"reserved.{os.getpid()}")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, RESULT_BYTES_MAX)
+    return path
+
+
+def write_result(folder: str, reserved: str, value: dict[str, Any]) -> None:
+    """The file appears whole or not at all, outlives a power cut, and needs no more room than was reserved."""
+    with open(reserved, "r+", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        file.truncate()
+        os.fsync(file.fileno())
+    os.replace(reserved, os.path.join(folder, RESULT))
 
 
 def boot_id() -> str:

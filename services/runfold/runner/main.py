@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 
 from runfold.runner import contract
 from runfold.runner.contract import Plan
@@ -19,9 +20,11 @@ def main(arguments: list[str]) -> int:
     (folder,) = arguments
     stop = StopSignal()
     plan = Plan.read(folder)
+    reserved = contract.reserve(folder)
     if not _takes(plan, folder):
+        os.unlink(reserved)
         return contract.TAKEN
-    carry_out(plan, folder, stop)
+    carry_out(plan, folder, stop, partial(contract.write_result, folder, reserved))
     return contract.ENDED
 
 
@@ -33,7 +36,7 @@ def _takes(plan: Plan, folder: str) -> bool:
         "boot_id": contract.boot_id(),
         "nonce": plan.nonce,
     }
-    return me["boot_id"] == plan.boot_id and contract.write_json(os.path.join(folder, contract.RUNNER), me, once=True)
+    return me["boot_id"] == plan.boot_id and contract.write_once(os.path.join(folder, contract.RUNNER), me)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from fcntl import F_DUPFD_CLOEXEC, F_SETPIPE_SZ, fcntl
@@ -13,7 +14,7 @@ from typing import Any
 
 from runfold.runner import kernel
 from runfold.runner.capture import READ_BYTES, Capture
-from runfold.runner.contract import ANSWER, DISPATCH_VARIABLE, RESULT, STDERR, STDOUT, Bounds, Plan, write_json
+from runfold.runner.contract import ANSWER, DISPATCH_VARIABLE, STDERR, STDOUT, Bounds, Plan
 from runfold.runner.launch import DESCRIPTORS_FROM, Launch, launch
 from runfold.runner.leftovers import end_all
 from runfold.runner.programs import needed, program
@@ -41,12 +42,14 @@ class StopSignal:
         self.asked = True
 
 
-def carry_out(plan: Plan, folder: str, stop: StopSignal) -> None:
-    """Write the call's result, when nothing of the tool runs any more."""
+def carry_out(plan: Plan, folder: str, stop: StopSignal, report: Callable[[dict[str, Any]], None]) -> None:
+    """Report the call's result, when nothing of the tool runs any more."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     started_at_ms, began = time.time_ns() // 1_000_000, time.monotonic()
     tool, told, reason = Tool(plan, folder), NOT_STARTED, ""
     try:
+        if stop.asked:
+            raise InterruptedError(STOPPED)
         tool.start(plan)
     except OSError as error:
         told = {**NOT_STARTED, "problem": f"it could not be started: {error}"}
@@ -62,12 +65,7 @@ def carry_out(plan: Plan, folder: str, stop: StopSignal) -> None:
         "streams": {capture.name: capture.close() for capture in tool.captures},
         "left_running": told["left_running"],
     }
-    try:
-        write_json(os.path.join(folder, RESULT), result)
-    except OSError:  # the disk is full, perhaps with this: both ends of it are in the result
-        for capture in tool.captures:
-            os.truncate(os.path.join(folder, capture.name), 0)
-        write_json(os.path.join(folder, RESULT), result)
+    report(result)
     tool.clear()
 
 
