@@ -274,7 +274,7 @@ MUTATIONS = (
     Mutation("R33", "a request is taken before the completions were read", INTAKE,
              "return self.is_fresh(now_ms) and", "return"),
     Mutation("R33", "a repeat before the end of its run looks like a beginning", RESTORE,
-             "return None if is_followed else _end_of(run.records)", "return None"),
+             "return None if is_followed else end_of(run.records)", "return None"),
     Mutation("R33", "another task under a known id is dropped in silence", INTAKE,
              "if owned.finished.has_other_body(task_id, event.request_digest):", "if False:"),
     Mutation("R33", "a repeat in mid-log begins its run anew", RESTORE,

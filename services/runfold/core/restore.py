@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from runfold.core.checkpoint import unpacked
+from runfold.core.ended import BASES, Ended, after_end, end_of, ends
 from runfold.core.fold import leave_out, take
-from runfold.core.state import RunState
+from runfold.core.state import RunState, late_id
 from runfold.events.envelope import Record
 from runfold.events.types import RunCheckpointed, RunParked, RunUnparked
 
-BASES = frozenset({"RunRequested", "RunLost"})  # what a run may begin with
-# What may stand before that.
+# What may stand before the beginning of a run.
 EARLY_FACTS = frozenset({"CancelRequested", "PauseRequested", "ResumeRequested", "MessageReceived", "CloseRequested"})
 # Decodes a record's body in place; leaves None where it cannot. What it raises is never the record's fault.
 Opener = Callable[[Record], None]
@@ -32,15 +32,6 @@ class Kept:
 
     records: list[Record] = field(default_factory=list)
     last: str = ""
-
-
-@dataclass(slots=True)
-class Ended:
-    """A run that is over: remembered while a repeated request of it may still come, or may be read again."""
-
-    time_ms: int
-    offset: int  # of its TaskReported
-    repeated_at: int = -1  # offset of the last request that repeats it
 
 
 @dataclass(slots=True)
@@ -62,6 +53,8 @@ class Restoring:
     baseless: dict[str, list[Record]] = field(default_factory=dict)
     is_away: Callable[[str], bool] = field(default=lambda _: False)  # known to be parked, perhaps before the mark
     away: set[str] = field(default_factory=set)  # found to be so, after `runs`
+    late: dict[str, Record] = field(default_factory=dict)  # reports after their run's end, by id
+    recorded: set[str] = field(default_factory=set)  # ids of LateReportRecorded
 
     def take(self, record: Record) -> None:
         """Keep one record of a run. Cheap: this runs for every record of the distance."""
@@ -71,6 +64,7 @@ class Restoring:
             if ended is not None and record.type != "RunUnparked":
                 if record.type in BASES:
                     ended.repeated_at = record.offset
+                self._keep_late([record])
                 return
             run = self.kept[record.run_id] = Kept()
         run.records.append(record)
@@ -82,6 +76,18 @@ class Restoring:
             if record.type == "TaskReported":
                 self.finished[record.run_id] = Ended(record.time_ms, record.offset)
                 del self.kept[record.run_id]
+                self._keep_late(after_end(run.records))
+
+    def _keep_late(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.type == "ToolReported":
+                self.late[record.event_id] = record
+            elif record.type == "LateReportRecorded":
+                self.recorded.add(record.event_id)
+
+    def late_reports(self) -> list[Record]:
+        """Reports that came after their run's end, and are not recorded as late yet."""
+        return [record for report, record in self.late.items() if late_id(report) not in self.recorded]
 
     def runs(self, opened: Opener, set_aside: Callable[[str, str], None]) -> Iterable[tuple[str, Restored]]:
         """Every run that is still going on, folded; early facts count as a run without a base.
@@ -95,7 +101,7 @@ class Restoring:
         for run_id, run in self.kept.items():
             ended = _ended_before(run)
             if ended is not None and not any(record.type == "RunCheckpointed" for record in run.records):
-                self.finished[run_id] = ended
+                self._over(run_id, run, ended)
                 continue
             open_all(run.records, opened)
             try:
@@ -104,9 +110,9 @@ class Restoring:
                 set_aside(run_id, f"{type(error).__name__}: {error}")
                 continue
             if ended is not None and not restored.is_carried:
-                self.finished[run_id] = ended
+                self._over(run_id, run, ended)
             elif restored.state.reported:
-                self.finished[run_id] = _end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset)
+                self._over(run_id, run, end_of(run.records) or Ended(run.records[-1].time_ms, run.records[-1].offset))
             elif not restored.is_carried and self._is_parked_before(run_id, run.records):
                 self.baseless[run_id] = run.records
                 self.away.add(run_id)
@@ -114,6 +120,10 @@ class Restoring:
                 yield run_id, restored
             else:
                 self.baseless[run_id] = run.records
+
+    def _over(self, run_id: str, run: Kept, ended: Ended) -> None:
+        self.finished[run_id] = ended
+        self._keep_late(after_end(run.records))
 
     def _is_parked_before(self, run_id: str, records: list[Record]) -> bool:
         """Was the run set aside, and does it need records from before the mark? Then a request seen here repeats the
@@ -123,7 +133,7 @@ class Restoring:
 
     def without_base(self) -> list[str]:
         """Runs, after `runs`, whose beginning is gone and whose end was not seen: they may be lost."""
-        return [run_id for run_id, records in self.baseless.items() if not _ends(records)]
+        return [run_id for run_id, records in self.baseless.items() if not ends(records)]
 
     def wants_whole_log(self) -> bool:
         """Somebody unparks a run whose base lies before the mark."""
@@ -139,18 +149,7 @@ def _ended_before(run: Kept) -> Ended | None:
     """
     first = next((record for record in run.records if record.type in BASES), None)
     is_followed = first is not None and any(record.follows == first.event_id for record in run.records)
-    return None if is_followed else _end_of(run.records)
-
-
-def _end_of(records: list[Record]) -> Ended | None:
-    """The last TaskReported, and the last request after it."""
-    ended: Ended | None = None
-    for record in records:
-        if record.type == "TaskReported":
-            ended = Ended(record.time_ms, record.offset)
-        elif ended is not None and record.type in BASES:
-            ended.repeated_at = record.offset
-    return ended
+    return None if is_followed else end_of(run.records)
 
 
 def open_all(records: Iterable[Record], opened: Opener) -> None:
@@ -224,12 +223,6 @@ def _has_rival(records: list[Record], as_of_offset: int, checkpoint: Record) -> 
     return any(
         record.follows == checkpoint.follows and as_of_offset <= record.offset < checkpoint.offset for record in records
     )
-
-
-def _ends(records: list[Record]) -> bool:
-    """Does the longest chain in these records end with TaskReported, or is nothing of a chain left?"""
-    decisions = [record for record in records if record.follows is not None]
-    return not decisions or any(record.type == "TaskReported" for record in decisions)
 
 
 def _only_early_facts(records: list[Record]) -> bool:

@@ -98,6 +98,11 @@ class LateReport:
     report: str
 
 
+def late_id(report: str) -> str:
+    """The event id of the LateReportRecorded of this report: recorded by two owners, it is still one."""
+    return f"late-{report}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Halt:
     """An accepted decision that this version cannot fold: the run must be parked."""

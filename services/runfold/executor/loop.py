@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runfold.core.decide import decide
+from runfold.core.ended import BASES, Ended
 from runfold.core.fold import EFFECTIVE, FACT, VOID, WITHOUT_EFFECT, Taken, take
 from runfold.core.fold_facts import late_report
 from runfold.core.phases import Phase
-from runfold.core.restore import BASES, EARLY_FACTS, Ended
+from runfold.core.restore import EARLY_FACTS
 from runfold.core.state import Halt, RunState
 from runfold.core.steps import Catalog, Situation, Step
 from runfold.events.codec import Codec, Undecodable
@@ -179,10 +180,7 @@ class Executor:
                 return
         if not record.run_id:
             if record.event_id == partition.opened_id:
-                for run in self.ownership.go_live(partition, record, self._cannot_restore):
-                    self._touched[run] = None
-                if partition.position <= record.offset:  # read once more, from further back
-                    self._restarted.add(partition.number)
+                self._opened(partition, record)
             return
         if partition.restoring is not None:
             partition.restoring.take(record)
@@ -200,6 +198,17 @@ class Executor:
                 self._take(partition, known, record, is_ours=own is not None)
             except Exception as error:  # noqa: BLE001  a bug that one run meets must not stop its partition
                 self._set_aside(known, record.offset, error)
+
+    def _opened(self, partition: Partition, opened: Record) -> None:
+        """Our PartitionOpened came back: what stands before it was read."""
+        restoring = partition.restoring
+        for run in self.ownership.go_live(partition, opened, self._cannot_restore):
+            self._touched[run] = None
+        if partition.position <= opened.offset:  # read once more, from further back
+            self._restarted.add(partition.number)
+        elif restoring is not None and partition.restoring is None:
+            for report in restoring.late_reports():
+                self._met_finished(partition, report)
 
     def _met(self, partition: Partition, record: Record) -> Run | None:
         """A record of a run that is not in memory: its beginning, an early fact, or what comes after its end."""

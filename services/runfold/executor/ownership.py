@@ -8,7 +8,8 @@ that is said. A mark that lies before the start of the log means that runs may h
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runfold.core.restore import Ended, Restored, Restoring
+from runfold.core.ended import Ended
+from runfold.core.restore import Restored, Restoring
 from runfold.events.envelope import Record
 from runfold.events.types import PartitionOpened
 from runfold.executor.mark import read_mark, short_id, written_mark

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from runfold.core.restore import Ended, Restoring
+from runfold.core.ended import Ended
+from runfold.core.restore import Restoring
 from runfold.executor.mark import short_id
 from runfold.executor.run import Run
 
