@@ -27,7 +27,8 @@ PYTHON = next(
     for path in ("/usr/bin/python3", "/usr/local/bin/python3", shutil.which("python3"))
     if path and Path(path).exists()
 )
-UID_FIRST, UID_COUNT = 1_900_100_000, 1_000  # not those of a Runfold that runs here
+UID_COUNT = 1_000
+UID_FIRST = 1_900_100_000 + os.getpid() % 50_000 * UID_COUNT  # not those of a Runfold, or of other tests, that run here
 
 
 def command(name: str, *argv: str, bounds: Bounds | None = None, **options: Any) -> Tool:

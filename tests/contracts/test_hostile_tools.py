@@ -104,6 +104,7 @@ def test_a_fork_bomb_is_bounded_and_ended(world: World) -> None:
     assert (report.outcome, report.output) == ("failed", "[it ran past its time limit of 1 s]")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("R20")
 def test_two_gigabytes_of_output_are_counted_and_not_kept(world: World) -> None:
     """The model sees both ends and the size; what is kept has a bound."""
