@@ -34,6 +34,7 @@ from runfold.events.types import (
     QuestionAnswered,
     ResumeRequested,
     RunRequested,
+    SandboxReplaced,
     ToolClaimed,
     ToolDispatchStarted,
     ToolReported,
@@ -64,7 +65,7 @@ TOOLS = [
     tool("ask", waits_for="person"),
     tool("sleep", waits_for="time"),
     tool("delegate", waits_for="child"),
-    tool("run", tool_class="process", changes_state=True),
+    tool("run", tool_class="process", changes_state=True, workspace=True),
     tool("elsewhere", tool_class="external"),
 ]
 
@@ -117,6 +118,7 @@ class Story:
         self.assigned_at_ms = 0
         self.ours: set[str] = set()
         self.completion = ""
+        self.workspace_is_here = True
 
     # ---- records
 
@@ -166,6 +168,9 @@ class Story:
             session_timeout_ms=SESSION_MS,
             is_ours=self.ours.__contains__,
             completion=self.completion,
+            is_held=self.ours.__contains__,
+            sandbox="" if self.workspace_is_here else f"host/new#{self.state.revision}",
+            has_sandbox=self.workspace_is_here,
         )
 
     # ---- deciding
@@ -187,7 +192,14 @@ class Story:
             assert self.take(record) is EFFECTIVE, f"{step.event} has no effect on the state that decided it"
             assert self.state.phase == step.phase, f"{step.event}: {self.state.phase}, its header says {step.phase}"
             events.append(step.event)
+            self.workspace_is_here = self.workspace_is_here or isinstance(step.event, SandboxReplaced)
         return events
+
+    def loses_its_workspace(self) -> "Story":
+        """Another owner, who does not have it."""
+        self.changes_owner()
+        self.workspace_is_here = False
+        return self
 
     def goes_on(self) -> list[Event]:
         """Decide and fold until nothing is to be decided."""
@@ -282,6 +294,21 @@ class Story:
             "process": f"host/{nonce}",
         }
         return self.add(ToolClaimed(**{**given, **other}))
+
+    def replays(self, output: str = "ok", *, outcome: str = "succeeded", nonce: str = "") -> Taken:
+        """The repetition that is under way reports."""
+        replay = self.state.replay
+        assert replay is not None
+        report = ToolReported(
+            model_call=replay.model_call,
+            position=replay.position,
+            dispatch=replay.current,
+            source="executor",
+            nonce=nonce,
+            outcome=outcome,
+            output=output,
+        )
+        return self.add(report)
 
     def is_paused(self) -> Taken:
         return self.add(PauseRequested(command_id=f"pause-{len(self.records)}"))

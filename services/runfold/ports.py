@@ -184,6 +184,7 @@ class ToolStart:
     arguments: str  # JSON object as text
     time_limit_s: float
     idempotency_key: str
+    sandbox: str = ""  # whose workspace it works in; empty: the run's first one
     nonce: str = ""  # of the claim, for tools whose effect is claimed
 
 
@@ -206,6 +207,12 @@ class ClaimedTools(Tools, Protocol):
     @property
     def identity(self) -> str:
         """Where this process starts its tools; stands in ToolClaimed."""
+
+    def has_workspace(self, run_id: str, sandbox: str) -> bool:
+        """Is this workspace of the run here, as its calls left it?"""
+
+    def new_workspace(self, run_id: str) -> str:
+        """Make an empty one for the run, beside any other; answers what it is called in the log."""
 
     def adopt(self, start: ToolStart, process: str, done: Callable[[ToolReported], None]) -> bool:
         """Take over a call that another process claimed: True if it runs here, or has ended and left its result.

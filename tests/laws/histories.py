@@ -14,6 +14,7 @@ from runfold.events.types import (
     ModelCallStarted,
     RunFailed,
     RunFinished,
+    SandboxReplaced,
     ToolFenced,
     Totals,
     TurnAdvanced,
@@ -60,6 +61,9 @@ class RandomStory(Story):
             self.changes_owner,
             self.misplaced,
             self.acknowledge,
+            self.loses_workspace,
+            self.loses_workspace,
+            self.loses_workspace,
         ]
         rarest: list[Callable[[], object]] = [
             self.is_cancelled,
@@ -78,6 +82,7 @@ class RandomStory(Story):
             record = self.record(step.event, phase=step.phase)
             self.ours.add(record.event_id)
             self.take(record)
+            self.workspace_is_here = self.workspace_is_here or isinstance(step.event, SandboxReplaced)
 
     def wait(self) -> None:
         self.later(self.rng.choice((1, 1, 500, 2_000, 7_000, 20_000, 120_000, 300_000)))
@@ -87,6 +92,9 @@ class RandomStory(Story):
 
     def outcome(self) -> None:
         """What is waited for happens: the model answers or fails, a tool reports."""
+        if self.state.replay is not None and self.state.replay.current and self.rng.random() < 0.7:
+            self.replays(f"result {self.rng.randrange(2)}", nonce=self.rng.choice(("", "0")))
+            return
         reply = self.state.reply
         started = [c.position for c in reply.calls if c.dispatches] if reply is not None else []
         asked = [c.position for c in reply.calls if c.approval] if reply is not None else []
@@ -112,6 +120,10 @@ class RandomStory(Story):
         else:
             self.add(self.report(position, f"result {self.rng.randrange(9)}", nonce=nonce))
 
+    def loses_workspace(self) -> None:
+        if self.state.sandbox:
+            self.loses_its_workspace()
+
     def is_fenced(self) -> None:
         self.add(ToolFenced(model_call="any", position=0, dispatch="any", nonce="n", process="host/2"))
 
@@ -123,7 +135,7 @@ class RandomStory(Story):
             return
         items: list[Item] = [text(rng.choice(("", "hm", "well then")))]
         for _ in range(rng.choice((0, 1, 1, 2, 3, 10)) if dice < 0.8 else 0):
-            name = rng.choice([*(tool.name for tool in TOOLS), "teleport"])
+            name = rng.choice([*(tool.name for tool in TOOLS), "teleport", "run", "run", "run", "run"])
             items.append(call(name, rng.choice(("{}", '{"a": 1}', '{"a": 11, "seconds": 9}', '{"bad": 1}', "{"))))
         self.replies(*items, finish=rng.choice(("", "", "", "", "", "", "length")), tokens=rng.randrange(60_000))
 
@@ -175,6 +187,7 @@ def random_story(seed: int) -> RandomStory:
     story.state = copied(told.state)
     story.now_ms, story.assigned_at_ms, story.completion = told.now_ms, told.assigned_at_ms, told.completion
     story.ours = told.ours.copy()
+    story.workspace_is_here = told.workspace_is_here
     return story
 
 
@@ -185,7 +198,9 @@ def _told(seed: int) -> RandomStory:
         story.rng.choice((story.is_cancelled, story.hears_something, story.is_closed))()
     task = requested(
         interactive=story.rng.random() < 0.4,
-        limits=story.rng.choice(({}, {}, {"tool_calls": 4}, {"tokens": 90_000}, {"tools_in_flight": 2})),
+        limits=story.rng.choice(
+            ({}, {}, {"tool_calls": 4, "last_turn_tokens": 0}, {"tokens": 90_000}, {"tools_in_flight": 2})
+        ),
         not_before_ms=story.now_ms + 1_000 if story.rng.random() < 0.1 else None,
         expires_at_ms=story.now_ms + 400_000 if story.rng.random() < 0.2 else None,
     ).records[0]

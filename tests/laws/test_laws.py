@@ -143,6 +143,7 @@ def copy_of(story: RandomStory) -> Story:
     other = resumed(story, len(story.records))
     other.now_ms, other.assigned_at_ms, other.completion = story.now_ms, story.assigned_at_ms, story.completion
     other.ours = set(story.ours)
+    other.workspace_is_here = story.workspace_is_here
     return other
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any, Protocol
 
@@ -47,13 +47,15 @@ TOOLS = [
     _tool("put", idempotent=True),
     _tool("wait", resumable=True),
     _tool("run", tool_class="process", changes_state=True),
-    _tool("run", tool_class="process", changes_state=True),
+    _tool("edit", tool_class="process", changes_state=True, workspace=True),
+    _tool("edit", tool_class="process", changes_state=True, workspace=True),
     _tool("pay", approval="always"),
     _tool("ask", waits_for="person", time_limit_ms=0),
     _tool("sleep", waits_for="time", time_limit_ms=0),
     _tool("delegate", waits_for="child", time_limit_ms=0),
 ]
 ARGUMENTS = {"sleep": '{"seconds": 4}', "delegate": '{"task": "help"}', "read": '{"n": 7}'}
+CALLED = [tool.name for tool in TOOLS] + ["edit"] * 3 + ["pay"] * 3
 REPEATABLE = frozenset({"put", "wait"})
 CONTEXT = ContextLoaded(
     agent="agent", version="1", model="simulated", instructions="Be brief.", tools=TOOLS, limits=LIMIT_NAMES
@@ -70,6 +72,8 @@ class Watcher(Protocol):
     def model_asked(self, process: Any, request: ModelRequest) -> None: ...
 
     def tool_started(self, process: Any, start: ToolStart) -> None: ...
+
+    def workspace_used(self, start: ToolStart, disk: list[tuple[str, int]]) -> None: ...
 
 
 @dataclass
@@ -153,7 +157,7 @@ class SimulatedModel:
 
     def _call(self) -> Item:
         dice = self.rng.random()
-        name = "invented" if dice < 0.04 else self.rng.choice(TOOLS).name
+        name = "invented" if dice < 0.04 else self.rng.choice(CALLED)
         arguments = "{broken" if 0.04 < dice < 0.08 else '{"wrong": 1}' if dice < 0.12 else ARGUMENTS.get(name, "{}")
         return Item(kind="call", name=name, arguments=arguments)
 
@@ -203,25 +207,56 @@ class SimulatedTools:
 
 
 @dataclass
-class SimulatedProcesses(SimulatedTools):
-    """Tools behind a claim. What runs belongs to the host: it goes on when its executor dies, and may be adopted."""
+class Host:
+    """A machine: what runs on it goes on when an executor dies, and may be adopted by the next one there."""
 
-    host: dict[str, str] = field(default_factory=dict)  # dispatch: nonce of what runs, shared by all executors
+    name: str
+    running: dict[str, str] = field(default_factory=dict)  # dispatch: nonce
+    disks: dict[tuple[str, str], list[tuple[str, int]]] = field(default_factory=dict)  # run, token: what changed it
+    made: int = 0
+
+
+@dataclass
+class SimulatedProcesses(SimulatedTools):
+    """Tools behind a claim, on one of two machines."""
+
+    host: Host = field(default_factory=lambda: Host(""))
 
     @property
     def identity(self) -> str:
-        return str(self.process.name)
+        return self.host.name
+
+    def has_workspace(self, run_id: str, sandbox: str) -> bool:
+        host, _, token = sandbox.partition("#")
+        return host == self.host.name and (run_id, token) in self.host.disks
+
+    def new_workspace(self, run_id: str) -> str:
+        self.host.made += 1
+        token = str(self.host.made)
+        self.host.disks[run_id, token] = []
+        return f"{self.host.name}#{token}"
 
     def start(self, start: ToolStart, done: Callable[[ToolReported], None]) -> ToolReported | None:
         self.watcher.tool_started(self.process, start)
-        self.host[start.dispatch] = start.nonce
+        self.host.running[start.dispatch] = start.nonce
+        if start.tool == "edit":
+            disk = self.host.disks.setdefault((start.run_id, start.sandbox.partition("#")[2]), [])
+            self.watcher.workspace_used(start, disk)
+            disk.append((start.model_call, start.position))
         if not self.is_calm() and self.rng.random() < 0.02:
             raise Killed
         self.waiting[start.dispatch] = (start, done)
         return None
 
     def adopt(self, start: ToolStart, process: str, done: Callable[[ToolReported], None]) -> bool:
-        if self.host.get(start.dispatch) != start.nonce or (not self.is_calm() and self.rng.random() < 0.2):
+        is_here = process == self.host.name and self.host.running.get(start.dispatch) == start.nonce
+        if not is_here or (not self.is_calm() and self.rng.random() < 0.2):
             return False
         self.waiting[start.dispatch] = (start, done)
         return True
+
+    def _report(self, start: ToolStart) -> ToolReported:
+        """The same every time, as from a program that does not look at the clock; some do."""
+        report = SimulatedTools._report(self, start)
+        looks_at_clock = self.rng.random() < 0.05
+        return report if looks_at_clock else replace(report, output=f"{start.tool} {start.idempotency_key[-6:]}")

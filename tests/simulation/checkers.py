@@ -113,7 +113,8 @@ class Watch:
             raise Broken("history", f"{request.run_id}: {problem}")
         run = self.log.runs[request.run_id]
         self._check_results(run, request.transcript)
-        texts = Counter(entry.text for entry in request.transcript if isinstance(entry, UserMessage))
+        said = [entry.text for entry in request.transcript if isinstance(entry, UserMessage)]
+        texts = Counter(text for text in said if "workspace was lost" not in text)
         if texts and max(texts.values()) > 1:
             raise Broken("history", f"{request.run_id}: a message is in the request twice")
         self.requests[request.call] = request
@@ -130,7 +131,7 @@ class Watch:
         self.read()
         run = self.log.runs[start.run_id]
         key = (start.model_call, start.position)
-        dispatch = run.dispatches.get(start.dispatch)
+        dispatch = run.dispatches.get(start.dispatch) or run.replays.get(start.dispatch)
         where = f"{start.run_id} {key} {start.tool}"
         if dispatch is None or dispatch.key != key:
             raise Broken("start", f"{where}: its dispatch is not accepted in the log")
@@ -139,7 +140,7 @@ class Watch:
             raise Broken("start", f"{where}: dispatched for a reply that does not count")
         position = process.executor.ownership.partitions[run.partition].position
         closing = run.closings.get(key)
-        if closing is not None and closing.offset < position:
+        if closing is not None and closing.offset < position and start.dispatch not in run.replays:
             raise Broken("start", f"{where}: closed before, at {closing.offset}")
         if 0 <= run.cancelled_at < position:
             raise Broken("start", f"{where}: the run was cancelled before, at {run.cancelled_at}")
@@ -147,9 +148,21 @@ class Watch:
             raise Broken("claim", f"{where}: started under {start.nonce}, claimed by {run.claims.get(start.dispatch)}")
         if start.tool == "pay" and run.decided.get(key) is not True:
             raise Broken("approval", f"{where}: nobody said yes")
+        if start.dispatch in run.replays:
+            return
         self.starts[start.run_id, *key] += 1
         if self.starts[start.run_id, *key] > 1 and start.tool not in REPEATABLE:
             raise Broken("twice", f"{where}: started a second time")
+
+    def workspace_used(self, start: ToolStart, disk: list[tuple[str, int]]) -> None:
+        """A call finds what the successful ones before it did, in order; or the model was told that it is not all there."""
+        run = self.log.runs[start.run_id]
+        if start.dispatch in run.replays or run.is_partly_restored:
+            return
+        wanted = [key for key in run.edits if run.closings[key].outcome == "succeeded"]
+        found = [key for key in disk if key in wanted]
+        if list(dict.fromkeys(found)) != wanted:
+            raise Broken("workspace", f"{start.run_id}: {start.dispatch} finds {found} of {wanted}")
 
     def told(self, text: str) -> None:
         if "is set aside" in text or "cannot be restored" in text or "is not started" in text:
@@ -352,12 +365,13 @@ class Watch:
 
     def _check_children(self) -> None:
         """Whoever was asked for and did not end before its parent was told to stop."""
-        asked = {key: CODEC.decode(value) for key, value, _ in self.world.kafka.requests}
-        stopped = {key for key, event in asked.items() if isinstance(event, TaskCancelled)}
+        requests = [(key, CODEC.decode(value)) for key, value, _ in self.world.kafka.requests]
+        asked = {key for key, _ in requests}
+        stopped = {key for key, event in requests if isinstance(event, TaskCancelled)}
         for run in self.log.runs.values():
             before = itertools.takewhile(lambda record: record.type != "TaskReported", run.records)
             ended = {record.body.child for record in before if isinstance(record.body, ChildCompleted)}
-            for child in set(run.children) & set(asked) - ended - stopped:
+            for child in set(run.children) & asked - ended - stopped:
                 raise Broken("orphan", f"{run.run_id} ended, and nobody told {child}")
 
     def _check_story(self, run: RunView, state: RunState) -> None:

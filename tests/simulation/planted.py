@@ -28,9 +28,9 @@ from runfold.events.types import (
     ToolSettled,
     TurnAdvanced,
 )
-from runfold.executor import effects, loop, outward
+from runfold.executor import claims, effects, loop, outward
 from runfold.executor.checkpoints import Checkpoints
-from runfold.executor.effects import Effects
+from runfold.executor.claims import Claims
 from runfold.executor.loop import Executor
 from runfold.executor.partition import Partition
 from runfold.executor.run import Run
@@ -441,16 +441,15 @@ def completion_under_a_new_id() -> Iterator[None]:
 @planted
 def start_before_the_claim_is_read_back() -> Iterator[None]:
     """Whoever claims starts, without having seen that nobody else did."""
-    claim = Effects._claim
+    claim = Claims._claim
 
-    def eager(self: Effects, run: Run, call: Any, dispatch: str, now_ms: int) -> None:
-        claim(self, run, call, dispatch, now_ms)
-        call.claim = run.claims[dispatch]
-        run.tools.add(dispatch)
-        self._start_tool(run, call, dispatch, now_ms)
-        call.claim = ""
+    def eager(self: Claims, run: Run, call: Any, tools: Any, now_ms: int) -> None:
+        claim(self, run, call, tools, now_ms)
+        call.claim = run.claims[call.dispatch]
+        run.tools.add(call.dispatch)
+        tools.start(claims._start(run, call), lambda report: None)
 
-    with instead(Effects, "_claim", eager):
+    with instead(Claims, "_claim", eager):
         yield
 
 
@@ -563,3 +562,15 @@ def a_paused_run_goes_on() -> Iterator[None]:
 
     with instead(fold_decisions.DECISION_RULES, ModelCallStarted, loose):  # type: ignore[arg-type]
         yield
+
+
+@planted
+def a_lost_workspace_is_not_noticed() -> Iterator[None]:
+    """The next owner works in an empty folder."""
+
+    def here(self: Any, run_id: str, sandbox: str) -> bool:
+        return True
+
+    with instead(SimulatedProcesses, "has_workspace", here):
+        yield
+

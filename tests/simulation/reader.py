@@ -46,12 +46,16 @@ class RunView:
     replies: dict[str, Record] = field(default_factory=dict)  # first of each model call, if it counted at its place
     outcomes: set[str] = field(default_factory=set)  # model calls with an outcome in the log
     dispatches: dict[str, Dispatch] = field(default_factory=dict)  # accepted
+    tools: dict[tuple[str, int], str] = field(default_factory=dict)  # call: its tool
     reported: set[str] = field(default_factory=set)  # dispatches with a report in the log
     closings: dict[tuple[str, int], Closing] = field(default_factory=dict)  # the first
     claims: dict[str, str] = field(default_factory=dict)  # dispatch: nonce of the first claim
     approvals: dict[str, tuple[str, int]] = field(default_factory=dict)  # accepted ApprovalRequired: its call
     decided: dict[tuple[str, int], bool] = field(default_factory=dict)  # the first word about a call
     children: dict[str, tuple[str, int]] = field(default_factory=dict)  # task id: the call that asked for it
+    replays: dict[str, Dispatch] = field(default_factory=dict)  # accepted ReplayStarted
+    edits: list[tuple[str, int]] = field(default_factory=list)  # calls in the workspace, as they were closed
+    is_partly_restored: bool = False
     is_paused: bool = False
     cancelled_at: int = -1
     closed_at: int = -1
@@ -93,8 +97,13 @@ class RunView:
         elif name == "ToolDispatchStarted" and not self.is_paused:
             key = (body.model_call, body.position)
             self.dispatches[record.event_id] = Dispatch(record.offset, key)
+            self.tools[key] = body.tool
             identity = f"{self.run_id}\0{body.model_call}\0{body.position}"
             self.children[f"{self.run_id[:80]}.{sha256(identity.encode()).hexdigest()[:16]}"] = key
+        elif name == "ReplayStarted":
+            self.replays[record.event_id] = Dispatch(record.offset, (body.model_call, body.position))
+        elif name == "SandboxReady":
+            self.is_partly_restored = self.is_partly_restored or "then it stopped" in body.message
         elif name == "ToolSettled" and body.model_call in self.replies:
             if body.outcome == "expired" and (body.model_call, body.position) in self.decided:
                 return  # a person's word stands before it
@@ -153,12 +162,18 @@ class RunView:
         self.closings.setdefault(key, closing)
 
     def _claimed(self, body: Any) -> None:
+        if body.dispatch in self.replays and self.cancelled_at < 0:
+            self.claims.setdefault(body.dispatch, body.nonce)
         dispatch = self.dispatches.get(body.dispatch)
         if dispatch is not None and dispatch.key not in self.closings and self.cancelled_at < 0:
             self.claims.setdefault(body.dispatch, body.nonce)
 
     def _close(self, body: Any, offset: int, outcome: str, output: str) -> None:
-        self.closings.setdefault((body.model_call, body.position), Closing(offset, outcome, output))
+        key = (body.model_call, body.position)
+        if key not in self.closings:
+            self.closings[key] = Closing(offset, outcome, output)
+            if self.tools.get(key) == "edit":
+                self.edits.append(key)
 
 
 class LogReader:

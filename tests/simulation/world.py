@@ -30,6 +30,7 @@ from runfold.events.types import (
 from runfold.executor.build import build_executor
 from runfold.executor.settings import ExecutorSettings
 from tests.simulation.actors import (
+    Host,
     Killed,
     SimulatedCatalog,
     SimulatedClock,
@@ -63,7 +64,8 @@ class Process:
         self.outbox = MemoryOutbox(self.log, held=True)
         self.model = SimulatedModel(world.rng, self, world.watch, world.is_calm)
         self.tools = SimulatedTools(world.rng, self, world.watch, world.is_calm)
-        self.processes = SimulatedProcesses(world.rng, self, world.watch, world.is_calm, host=world.host)
+        host = world.hosts[int(self.name[1:]) % 2]
+        self.processes = SimulatedProcesses(world.rng, self, world.watch, world.is_calm, host=host)
         self.executor = build_executor(
             log=self.log,
             outbox=self.outbox,
@@ -105,6 +107,8 @@ class Totals:
     approvals: int = 0
     claims: int = 0
     pauses: int = 0
+    lost_disks: int = 0
+    replays: int = 0
 
     def add(self, other: "Totals") -> None:
         for name in vars(self):
@@ -122,7 +126,7 @@ class World:
         self.watch = Watch(self)
         self.people = HeaderWriter("/simulation/people")
         self.next_id = 0
-        self.host: dict[str, str] = {}  # what runs on it: dispatch and nonce
+        self.hosts = (Host("a"), Host("b"))
         self.requests_read = 0  # of those that runs made
         self.checkpoint_records = self.rng.choice((3, 6, 15, 100_000))
         self.runs = [f"run-{number}" for number in range(self.rng.choice((3, 3, 4)))]
@@ -355,6 +359,7 @@ class World:
                 self.speak_another_version,
                 self.unpark_one,
                 self.truncate,
+                self.lose_disk,
             )
         )
         happens()
@@ -465,6 +470,13 @@ class World:
             self.say(run_id, UnparkRequested(command_id=self.new_id(), mode=mode))
             return
 
+    def lose_disk(self) -> None:
+        """A machine loses what was on it: files and processes."""
+        host = self.rng.choice(self.hosts)
+        self.totals.lost_disks += bool(host.disks)
+        host.disks.clear()
+        host.running.clear()
+
     def truncate(self) -> None:
         """Retention takes what nothing depends on."""
         for partition in self.kafka.partitions:
@@ -533,4 +545,5 @@ class World:
         records = [record for records in self.watch.log.records for record in records if record is not None]
         self.totals.approvals += sum(record.type == "ApprovalDecided" for record in records)
         self.totals.claims += sum(record.type == "ToolClaimed" for record in records)
+        self.totals.replays += sum(record.type == "ReplayStarted" for record in records)
         self.totals.pauses += sum(record.type == "PauseRequested" for record in records)

@@ -64,8 +64,9 @@ class Spool:
         """Under any nonce."""
         return list(self._calls.glob(f"{_name(dispatch)}-*"))
 
-    def workspace(self, run_id: str) -> Path:
-        return self._workspaces / _name(run_id)
+    def workspace(self, run_id: str, token: str = "") -> Path:
+        """A run's folder; another one for each token."""
+        return self._workspaces / _name(f"{run_id}\0{token}" if token else run_id)
 
     @property
     def boot_id(self) -> str:

@@ -34,6 +34,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from runfold.runner.main import main; sys.exit(main(sys.argv[1:]))"
 SOURCES = str(Path(contract.__file__).resolve().parents[2])
 PROBE_S = 30.0
+TOKEN_MARK = "#"  # before what tells a run's workspaces on one host apart
 ISOLATIONS = ("auto", "required", "none")
 
 Done = Callable[[ToolReported], None]
@@ -115,6 +116,14 @@ class ProcessTools:
         mine, _, my_spool = self._host.split("/")
         return (host, spool) == (mine, my_spool)
 
+    def has_workspace(self, run_id: str, sandbox: str) -> bool:
+        return self.is_here(sandbox) and self._spool.workspace(run_id, _token(sandbox)).is_dir()
+
+    def new_workspace(self, run_id: str) -> str:
+        token = os.urandom(8).hex()
+        self._spool.workspace(run_id, token).mkdir(mode=0o700, parents=True)
+        return f"{self.identity}{TOKEN_MARK}{token}"
+
     def start(self, start: ToolStart, done: Done) -> ToolReported | None:
         process = self._tools.get(start.tool)
         if process is None:  # it was there when the run began
@@ -191,7 +200,7 @@ class ProcessTools:
             python_path=[str(Path(each).absolute()) for each in sys.path],
             environment=environment,
             secrets=list(process.secrets),
-            workspace=str(self._spool.workspace(start.run_id)) if process.workspace else "",
+            workspace=str(self._spool.workspace(start.run_id, _token(start.sandbox))) if process.workspace else "",
             bounds=replace(process.bounds, time_limit_s=start.time_limit_s),
             cage=self._cage(start.run_id, process, kind),
         )
@@ -247,6 +256,10 @@ def _spawn(folder: Path, secrets: Mapping[str, str]) -> int:
         )
     child.returncode = 0  # not for this object to wait for: the watch does, or nobody does and the runner goes on
     return child.pid
+
+
+def _token(sandbox: str) -> str:
+    return sandbox.partition(TOKEN_MARK)[2]
 
 
 def _style(process: Process) -> Style:

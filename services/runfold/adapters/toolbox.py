@@ -106,6 +106,7 @@ class Tool:
             approval=self.approval,
             approval_reason=self.approval_reason,
             waits_for=self.waits_for,
+            workspace=self.process is not None and self.process.workspace and self.process.sandbox,
         )
 
 

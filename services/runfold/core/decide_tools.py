@@ -7,6 +7,7 @@ change state run one after the other in call order; the others side by side, at 
 from collections.abc import Sequence
 
 from runfold.core.children import delegation_problem
+from runfold.core.decide_sandbox import decide_sandbox, is_held_up
 from runfold.core.decide_waits import ask, is_approved, settle_call, settle_waits, tool_of
 from runfold.core.ending import failed, token_problem
 from runfold.core.fold_facts import CLAIMED_CLASSES
@@ -32,26 +33,29 @@ def decide_tools(state: RunState, situation: Situation, catalog: Catalog) -> Dec
         raise ValueError("decide_tools needs an open reply")
     if all(call.outcome for call in reply.calls):
         return _advance(state, reply)
-    settled, wake_at_ms = _settle_passed(reply, situation)
+    settled, wake_at_ms = _settle_passed(state, reply, situation)
     if reply.has_waits:
         decided, due_ms = settle_waits(reply, situation)
         settled += decided
         wake_at_ms = earliest(wake_at_ms, due_ms)
     if settled:
         return _chain(state, settled, [], None)
+    rebuilding = decide_sandbox(state, reply, situation)
+    if rebuilding.steps:
+        return rebuilding
     refused = _refuse(state, reply, catalog)
     refused_positions = {event.position for event in refused}
     waiting = [call for call in reply.calls if not call.outcome and call.position not in refused_positions]
     asked = ask(state, reply, waiting) if reply.has_waits else []
     dispatched = [_dispatch(state, reply, call) for call in _startable(waiting, state, situation)]
-    return _chain(state, [*refused, *asked], dispatched, wake_at_ms)
+    return _chain(state, [*refused, *asked], dispatched, earliest(wake_at_ms, rebuilding.wake_at_ms))
 
 
 def settle_while_paused(state: RunState, situation: Situation) -> Decided:
     """The limits of what runs already run on; people's clocks stand."""
     if state.reply is None or not state.reply.calls:
         return NOTHING
-    settled, wake_at_ms = _settle_passed(state.reply, situation)
+    settled, wake_at_ms = _settle_passed(state, state.reply, situation)
     return _chain(state, settled, [], None) if settled else Decided([], wake_at_ms)
 
 
@@ -181,12 +185,12 @@ def _default_limit_ms(tool: ToolSpec, limits: Limits) -> int:
 # ---- calls that do not come back
 
 
-def _settle_passed(reply: OpenReply, situation: Situation) -> tuple[list[ToolSettled], int | None]:
+def _settle_passed(state: RunState, reply: OpenReply, situation: Situation) -> tuple[list[ToolSettled], int | None]:
     """Outcomes for started calls whose time is over, and when the next one's will be."""
     found = []
     wake_at_ms: int | None = None
     for call in reply.calls:
-        if call.outcome or not call.dispatches:
+        if call.outcome or not call.dispatches or is_held_up(state, call):
             continue
         due_ms = call.dispatched_at_ms + call.time_limit_ms
         orphaned_ms = _orphaned_at_ms(call, situation)

@@ -10,6 +10,7 @@ from typing import Any
 from runfold.core.fold_tools import approval_required, is_ending, tool_dispatch_started, tool_settled
 from runfold.core.limits import limits_from
 from runfold.core.phases import BEFORE_MODEL_CALL, ENTERED, PHASES, Phase
+from runfold.core.sandbox import replay_started, sandbox_ready, sandbox_replaced
 from runfold.core.state import ModelCall, OpenReply, RunState
 from runfold.core.transcript import Result, Results, UserMessage
 from runfold.core.waits import turn_ms
@@ -19,11 +20,14 @@ from runfold.events.types import (
     ContextLoaded,
     ModelCallStarted,
     PhaseEntered,
+    ReplayStarted,
     RunCheckpointed,
     RunFailed,
     RunFinished,
     RunParked,
     RunUnparked,
+    SandboxReady,
+    SandboxReplaced,
     TaskReported,
     ToolDispatchStarted,
     ToolSettled,
@@ -119,6 +123,9 @@ def _close_turn(state: RunState, reply: OpenReply, time_ms: int) -> None:
             for call in reply.calls
         ]
         state.transcript.append(Results(model_call=reply.model_call, turn=reply.turn, results=results))
+    for note in state.notes:
+        state.transcript.append(UserMessage(text=note))
+    state.notes = []
     state.reply = None
     _stop_clock(state, time_ms)
 
@@ -202,6 +209,9 @@ DECISION_RULES: dict[type, Callable[[RunState, Record, Any], bool]] = {
     ApprovalRequired: approval_required,
     ToolDispatchStarted: tool_dispatch_started,
     ToolSettled: tool_settled,
+    SandboxReplaced: sandbox_replaced,
+    ReplayStarted: replay_started,
+    SandboxReady: sandbox_ready,
     TurnAdvanced: _turn_advanced,
     RunFailed: _run_failed,
     RunFinished: _run_finished,

@@ -11,6 +11,7 @@ from typing import Any
 
 from runfold.core.fold_people import PEOPLE_RULES, close_call
 from runfold.core.limits import limits_from
+from runfold.core.sandbox import replay_reported
 from runfold.core.state import LateReport, OpenReply, RunState, ToolCall
 from runfold.core.transcript import Reply, UserMessage, calls_of, parse_arguments, size_of, text_of
 from runfold.events.envelope import Record
@@ -132,6 +133,8 @@ def _tool_reported(state: RunState, record: Record, event: ToolReported) -> None
     if identity in state.reports or not state.last:
         return
     state.reports.add(identity)
+    if replay_reported(state, event):
+        return
     reply = state.reply
     if reply is not None and reply.model_call == event.model_call and 0 <= event.position < len(reply.calls):
         call = reply.calls[event.position]

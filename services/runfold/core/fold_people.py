@@ -6,6 +6,7 @@ Commands count once, by their command id; a ToolClaimed by its dispatch: the fir
 from collections.abc import Callable
 from typing import Any
 
+from runfold.core.sandbox import replay_claimed
 from runfold.core.state import RunState, ToolCall
 from runfold.core.waits import call_of_child, pause, resume, tend_clock
 from runfold.events.envelope import Record
@@ -34,12 +35,16 @@ def close_call(state: RunState, call: ToolCall, outcome: str, output: str, time_
 
 
 def _tool_claimed(state: RunState, record: Record, event: ToolClaimed) -> None:
+    if replay_claimed(state, event):
+        return
     call = _open_call(state, event.model_call, event.position)
     if call is None or call.claim or not call.dispatches or call.dispatches[-1] != event.dispatch:
         return
     if state.cancel is None and state.failure is None and state.parked is None:
         call.claim = event.nonce
         call.claimed_by = event.process
+        if call.tool is not None and call.tool.workspace and not state.sandbox:
+            state.sandbox = event.process
 
 
 def _tool_fenced(state: RunState, record: Record, event: ToolFenced) -> None:

@@ -4,9 +4,13 @@ The state asked must be the read-back one: then every effect rests on a decision
 Whether this process is the one to act (and has not done so already) is the executor's business.
 """
 
-from runfold.core.state import RunState, ToolCall
+from dataclasses import dataclass
+
+from runfold.core.fold_facts import CLAIMED_CLASSES
+from runfold.core.sandbox import changes
+from runfold.core.state import Replay, RunState, ToolCall
 from runfold.core.transcript import Reply, text_of
-from runfold.events.types import TaskCompleted
+from runfold.events.types import TaskCompleted, ToolSpec
 
 
 def is_call_wanted(state: RunState, call_id: str) -> bool:
@@ -31,7 +35,69 @@ def pending_tools(state: RunState) -> list[ToolCall]:
         return []
     if state.parked is not None:
         return []
-    return [call for call in state.reply.calls if call.dispatches and not call.outcome]
+    found = [call for call in state.reply.calls if call.dispatches and not call.outcome]
+    if state.replay is None:
+        return found
+    return [call for call in found if call.claim or not (call.tool is not None and call.tool.workspace)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Claimable:
+    """A call whose effect begins behind a claim: of the open reply, or the repetition of an earlier one."""
+
+    dispatch: str
+    model_call: str
+    position: int
+    attempt: int
+    tool: ToolSpec
+    arguments: str
+    time_limit_ms: int
+    claim: str
+    claimed_by: str
+
+
+def claimable(state: RunState) -> list[Claimable]:
+    """What may be claimed, or was and is to run. Calls in a workspace wait while that is being rebuilt."""
+    found = [
+        Claimable(
+            dispatch=call.dispatches[-1],
+            model_call=state.reply.model_call,
+            position=call.position,
+            attempt=call.attempt,
+            tool=call.tool,
+            arguments=call.arguments,
+            time_limit_ms=call.time_limit_ms,
+            claim=call.claim,
+            claimed_by=call.claimed_by,
+        )
+        for call in pending_tools(state)
+        if state.reply is not None and call.tool is not None and call.tool.tool_class in CLAIMED_CLASSES
+    ]
+    replay = pending_replay(state)
+    if replay is not None:
+        change = changes(state)[replay.restored]
+        found.append(
+            Claimable(
+                dispatch=replay.current,
+                model_call=replay.model_call,
+                position=replay.position,
+                attempt=1,
+                tool=change.tool,
+                arguments=change.arguments,
+                time_limit_ms=replay.time_limit_ms,
+                claim=replay.claim,
+                claimed_by=replay.claimed_by,
+            )
+        )
+    return found
+
+
+def pending_replay(state: RunState) -> Replay | None:
+    """The repetition that is to run, of a run that nothing ends."""
+    replay = state.replay
+    if replay is None or not replay.current or replay.problem or state.cancel is not None or state.parked is not None:
+        return None
+    return replay if state.failure is None and state.finished is None else None
 
 
 def completion_id(state: RunState) -> str:

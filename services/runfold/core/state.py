@@ -89,6 +89,22 @@ class OpenReply:
 
 
 @dataclass(slots=True, kw_only=True)
+class Replay:
+    """A lost workspace on its way to being rebuilt."""
+
+    calls: int  # to be repeated
+    restored: int = 0
+    problem: str = ""  # why it stops: the first difference or failure
+    current: str = ""  # event id of the ReplayStarted that is under way
+    model_call: str = ""  # of the call that is repeated
+    position: int = 0
+    started_at_ms: int = 0
+    time_limit_ms: int = 0
+    claim: str = ""
+    claimed_by: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class LateReport:
     """A report for a closed call that is still to be recorded as late."""
 
@@ -164,6 +180,10 @@ class RunState:
     cancel: CancelRequested | None = None
     closed: bool = False
     paused_since_ms: int = -1  # -1: not paused
+    # the workspace
+    sandbox: str = ""  # where it is, once a call has used it
+    replay: Replay | None = None
+    notes: list[str] = field(default_factory=list)  # what the model is to be told at the end of the turn
     # children
     open_children: set[str] = field(default_factory=set)  # delegated, not seen to end
     # identities of facts that were taken
@@ -199,6 +219,8 @@ def copied(state: RunState) -> RunState:
     other.replied = state.replied.copy()
     other.reports = state.reports.copy()
     other.commands = state.commands.copy()
+    other.replay = copy(state.replay)
+    other.notes = state.notes.copy()
     other.open_children = state.open_children.copy()
     other.late = state.late.copy()
     other.counters = copy(state.counters)

@@ -71,6 +71,7 @@ class ToolSpec:
     waits_for: str = ""  # time, person or child: nothing runs, the run itself waits; empty for every other tool
     approval: str = ""  # always, or an expression over the arguments; empty: no person is asked
     approval_reason: str = ""  # what the person is told
+    workspace: bool = False  # changes nothing but the run's workspace: repeated when that was lost
 
 
 @event
@@ -366,6 +367,34 @@ class ToolSettled:
 
 
 @event
+class SandboxReplaced:
+    """The run's workspace was lost; from here on it is this one, which begins empty."""
+
+    sandbox: str  # where it is, as in ToolClaimed.process
+    calls: int  # that changed the lost one, and are to be repeated
+
+
+@event
+class ReplayStarted:
+    """A call that changed the lost workspace is about to be repeated. Claimed and reported under this event's id."""
+
+    sandbox: str
+    model_call: str  # of the call that is repeated
+    position: int
+    number: int  # from 1
+    time_limit_ms: int
+
+
+@event
+class SandboxReady:
+    """The workspace is as far restored as it can be; the model is told how far."""
+
+    sandbox: str
+    restored: int
+    message: str
+
+
+@event
 class TurnAdvanced:
     """All calls of the reply are closed; their results join the transcript in call order."""
 
@@ -515,8 +544,8 @@ FACTS = (
     UnparkRequested, PartitionOpened, RunLost,
 )  # fmt: skip
 DECISIONS = (
-    ContextLoaded, PhaseEntered, ModelCallStarted, ApprovalRequired, ToolDispatchStarted, ToolSettled, TurnAdvanced,
-    RunFailed, RunFinished, TaskReported, RunCheckpointed, RunParked, RunUnparked,
+    ContextLoaded, PhaseEntered, ModelCallStarted, ApprovalRequired, ToolDispatchStarted, ToolSettled, SandboxReplaced,
+    ReplayStarted, SandboxReady, TurnAdvanced, RunFailed, RunFinished, TaskReported, RunCheckpointed, RunParked, RunUnparked,
 )  # fmt: skip
 OTHERS = (TaskRequested, TaskCancelled, TaskCompleted, ModelTextDelta, ToolOutputChunk, Quarantined)
 
@@ -526,7 +555,7 @@ Fact = (
     | QuestionAnswered | ChildCompleted | UnparkRequested | PartitionOpened | RunLost
 )  # fmt: skip
 Decision = (
-    ContextLoaded | PhaseEntered | ModelCallStarted | ApprovalRequired | ToolDispatchStarted | ToolSettled | TurnAdvanced
-    | RunFailed | RunFinished | TaskReported | RunCheckpointed | RunParked | RunUnparked
+    ContextLoaded | PhaseEntered | ModelCallStarted | ApprovalRequired | ToolDispatchStarted | ToolSettled
+    | SandboxReplaced | ReplayStarted | SandboxReady | TurnAdvanced | RunFailed | RunFinished | TaskReported | RunCheckpointed | RunParked | RunUnparked
 )  # fmt: skip
 Event = Fact | Decision | TaskRequested | TaskCancelled | TaskCompleted | ModelTextDelta | ToolOutputChunk | Quarantined

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from runfold.core.steps import Catalog
 from runfold.events.codec import Codec
 from runfold.events.types import ModelTextDelta
+from runfold.executor.claims import Claims
 from runfold.executor.effects import Effects
 from runfold.executor.loop import Executor
 from runfold.executor.outward import Outward
@@ -35,7 +36,13 @@ def build_executor(
         delta = ModelTextDelta(model_call=model_call, offset=offset, text=text)
         outbox.stream(run_id, codec.encode(delta), writer.headers("ModelTextDelta", f"{model_call}-{offset}"))
 
-    effects = Effects(writer=writer, model=model, tools=dict(tools), claimed=dict(claimed or {}), show=show)
+    effects = Effects(
+        writer=writer,
+        model=model,
+        tools=dict(tools),
+        claims=Claims(writer, settings.name, dict(claimed or {})),
+        show=show,
+    )
     quarantine = Quarantine(outbox=outbox, codec=codec, topic=topic, headers=writer.headers)
     return Executor(
         log=log,

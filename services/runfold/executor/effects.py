@@ -9,13 +9,14 @@ process which wrote a reply may fold it ahead.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from runfold.core.pending import pending_tools
+from runfold.core.pending import pending_replay, pending_tools
 from runfold.core.state import LateReport, RunState, ToolCall
 from runfold.events.envelope import Record
-from runfold.events.types import LateReportRecorded, ModelFailed, ToolClaimed, ToolReported
+from runfold.events.types import LateReportRecorded, ModelFailed, ToolReported
+from runfold.executor.claims import Claims
 from runfold.executor.run import Run
 from runfold.executor.writer import TooLarge, Writer
-from runfold.ports import ClaimedTools, Model, ModelOutcome, ModelRequest, Tools, ToolStart
+from runfold.ports import Model, ModelOutcome, ModelRequest, Tools, ToolStart
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Effects:
     writer: Writer
     model: Model
     tools: dict[str, Tools]  # by class: started by the process that wrote the dispatch
-    claimed: dict[str, ClaimedTools]  # by class: started by whoever claims the dispatch first
+    claims: Claims  # the tools that whoever claims the dispatch first starts
     show: Callable[[str, str, int, str], None]  # run, model call, offset, text: to run-stream
 
     # ---- model
@@ -92,70 +93,35 @@ class Effects:
                 run.tools.add(dispatch)
                 self._start_tool(run, call, dispatch, now_ms)
 
-    def tend_claims(self, run: Run, now_ms: int) -> None:
-        """Claim what nobody claimed; start what is ours by the log; adopt what another process of this host began."""
-        for call in pending_tools(run.state):
-            dispatch = call.dispatches[-1]
-            if call.tool is None or call.tool.tool_class not in self.claimed or dispatch in run.tools:
-                continue
-            if not call.claim:
-                if dispatch not in run.claims:
-                    self._claim(run, call, dispatch, now_ms)
-            elif run.claims.get(dispatch) == call.claim:
-                run.tools.add(dispatch)
-                self._start_tool(run, call, dispatch, now_ms)
-            elif dispatch not in run.not_here:
-                start, done = self._started(run, call, dispatch, now_ms)
-                adopted = self.claimed[call.tool.tool_class].adopt(start, call.claimed_by, done)
-                (run.tools if adopted else run.not_here).add(dispatch)
-
-    def _claim(self, run: Run, call: ToolCall, dispatch: str, now_ms: int) -> None:
-        state = run.state
-        if call.tool is None or state.reply is None:
-            return
-        nonce = run.claims[dispatch] = self.writer.new_id()
-        claimed = ToolClaimed(
-            model_call=state.reply.model_call,
-            position=call.position,
-            dispatch=dispatch,
-            nonce=nonce,
-            process=self.claimed[call.tool.tool_class].identity,
-        )
-        self.writer.fact(run.partition, state.run_id, claimed, now_ms, traceparent=state.traceparent)
-
     def _start_tool(self, run: Run, call: ToolCall, dispatch: str, now_ms: int) -> None:
-        if call.tool is None:
-            return
-        start, done = self._started(run, call, dispatch, now_ms)
-        tools: Tools = self.claimed.get(call.tool.tool_class) or self.tools[call.tool.tool_class]
-        report = tools.start(start, done)
-        if report is not None:
-            done(report)
-
-    def _started(
-        self, run: Run, call: ToolCall, dispatch: str, now_ms: int
-    ) -> tuple[ToolStart, Callable[[ToolReported], None]]:
-        """What a tool is given, and where its outcome goes."""
         state = run.state
-        model_call = "" if state.reply is None else state.reply.model_call
-        partition, run_id, traceparent = run.partition, state.run_id, state.traceparent
+        reply = state.reply
+        if reply is None or call.tool is None:
+            return
         start = ToolStart(
-            run_id=run_id,
-            model_call=model_call,
+            run_id=state.run_id,
+            model_call=reply.model_call,
             position=call.position,
             dispatch=dispatch,
             attempt=call.attempt,
             tool=call.name,
             arguments=call.arguments,
             time_limit_s=call.time_limit_ms / 1000,
-            idempotency_key=f"{model_call}-{call.position}",
-            nonce=call.claim,
+            idempotency_key=f"{reply.model_call}-{call.position}",
         )
+        done = self.done(run, now_ms)
+        report = self.tools[call.tool.tool_class].start(start, done)
+        if report is not None:
+            done(report)
+
+    def done(self, run: Run, now_ms: int) -> Callable[[ToolReported], None]:
+        """Where a tool's outcome goes, from any thread."""
+        partition, run_id, traceparent = run.partition, run.state.run_id, run.state.traceparent
 
         def done(report: ToolReported) -> None:
             self._report(partition, run_id, report, now_ms, traceparent)
 
-        return start, done
+        return done
 
     def _report(self, partition: int, run_id: str, report: ToolReported, now_ms: int, traceparent: str) -> None:
         try:
@@ -169,8 +135,10 @@ class Effects:
         state = run.state
         if run.tools:
             running = {call.dispatches[-1] for call in pending_tools(state)}
+            if state.replay is not None and (replay := pending_replay(state)) is not None:
+                running.add(replay.current)
             for dispatch in run.tools - running:
-                for tools in (*self.tools.values(), *self.claimed.values()):
+                for tools in (*self.tools.values(), *self.claims.tools.values()):
                     tools.stop(dispatch)
             run.tools &= running
         if run.model_calls and (state.cancel is not None or state.failure is not None or state.finished is not None):

@@ -335,8 +335,8 @@ class Executor:
             self.effects.record_late(run.partition, state.run_id, late, now_ms)
         if run.tools or run.model_calls:
             self.effects.stop_unwanted(run)
-        if state.reply is not None and state.reply.has_claims:
-            self.effects.tend_claims(run, now_ms)
+        if (state.reply is not None and state.reply.has_claims) or state.replay is not None:
+            self.effects.claims.tend(run, self.effects.done(run, now_ms), now_ms)
         if state.open_children:
             self.outward.tend_children(run, self._told)
         if state.finished is not None and self.outward.is_owed(run):
@@ -373,6 +373,8 @@ class Executor:
         situation.is_ours = run.ours.__contains__
         situation.is_held = run.tools.__contains__
         situation.completion = run.completion
+        situation.sandbox = self.effects.claims.sandbox_if_lost(run) if run.ahead.sandbox else ""
+        situation.has_sandbox = not situation.sandbox
         ahead = run.ahead
         for _ in range(CHAIN_ROUNDS_MAX):
             decided = decide(ahead, situation, self.catalog)

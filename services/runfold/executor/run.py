@@ -26,6 +26,7 @@ class Run:
     must_decide: bool = True  # something happened that `ahead` was not asked about
     wake_at_ms: int | None = None  # earliest timer that is set
     claims: dict[str, str] = field(default_factory=dict)  # dispatch to the nonce we claimed it with
+    new_sandbox: str = ""  # made here for a run whose workspace was lost
     not_here: set[str] = field(default_factory=set)  # claimed by a process that nothing is known of here
     children_asked: set[str] = field(default_factory=set)  # tasks we asked for
     children_stopping: set[str] = field(default_factory=set)  # and told to stop
