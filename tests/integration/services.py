@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.integration.oracle import Seen
 
 PATIENCE_S = 60.0
 PARTITIONS = 1
-AGENT = 'model = "{model}"\ninstructions = "Be brief."\n'
+AGENT = 'model = "{model}"\ninstructions = "Be brief."\ntools = {tools}\n'
 CODEC = Codec()
 WRITER = HeaderWriter("/test")
 
@@ -57,14 +57,14 @@ class Installation:
     """Topics of one test, services on them, and everything that was written to them."""
 
     def __init__(
-        self, bootstrap: str, prefix: str, folder: Path, model: ModelServer, names: Iterable[str], **more: Any
+        self, bootstrap: str, prefix: str, folder: Path, model: ModelServer, agents: Mapping[str, str], **more: Any
     ) -> None:
-        agents = folder / "agents"
-        agents.mkdir()
-        for name in names:
-            (agents / f"{name}.toml").write_text(AGENT.format(model=name))
+        files = folder / "agents"
+        files.mkdir()
+        for name, text in agents.items():
+            (files / f"{name}.toml").write_text(text)
         self.settings = Settings(
-            bootstrap_servers=bootstrap, topic_prefix=prefix, run_partitions=PARTITIONS, agents=agents,
+            bootstrap_servers=bootstrap, topic_prefix=prefix, run_partitions=PARTITIONS, agents=files,
             blobs=folder / "blobs", model_base_url=model.base_url, executor_name="one", **more,
         )  # fmt: skip
         self.names = topics_of(self.settings)
@@ -125,11 +125,18 @@ class Installation:
 
 @contextmanager
 def installation(
-    bootstrap: str, prefix: str, folder: Path, script: Mapping[str, Any], **more: Any
+    bootstrap: str,
+    prefix: str,
+    folder: Path,
+    script: Mapping[str, Any],
+    *,
+    agent_tools: Sequence[str] = (),
+    **more: Any,
 ) -> Iterator[Installation]:
-    """`script`: agents by name, each with the replies of its model."""
+    """`script`: agents by name, each with the replies of its model. They all have the same tools."""
+    agents = {name: AGENT.format(model=name, tools=list(agent_tools)) for name in script}
     with ModelServer(script) as model:
-        made = Installation(bootstrap, prefix, folder, model, script, **more)
+        made = Installation(bootstrap, prefix, folder, model, agents, **more)
         try:
             yield made
         finally:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from runfold.adapters.agents import Agents, load_agents, load_tools
 from runfold.adapters.blobs import DirectoryBlobs
@@ -22,7 +23,7 @@ from runfold.executor.build import build_executor
 from runfold.executor.loop import Executor
 from runfold.executor.settings import ExecutorSettings
 from runfold.installation import codec_of, topics_of
-from runfold.ports import Blobs, ClaimedTools, Model, Outbox
+from runfold.ports import Blobs, Model, Outbox
 from runfold.settings import Settings
 
 log = logging.getLogger("runfold.executor")
@@ -38,12 +39,22 @@ def kafka_executor(
     blobs: Blobs,
     bounds: ExecutorSettings | None = None,
     tell: Callable[[str], None] = log.warning,
+    closing: ExitStack | None = None,
 ) -> Executor:
-    """An executor on Kafka. Creates missing topics; raises Permanent if what is there does not fit."""
+    """An executor on Kafka. Creates missing topics; raises Permanent if what is there does not fit.
+
+    `closing` gets what is to be closed after the executor.
+    """
     names = topics_of(settings)
     codec = codec_of(settings, names)
     outbox = KafkaOutbox(settings.bootstrap_servers, names, client=settings.kafka_client)
     bounds = bounds or ExecutorSettings(name=settings.executor_name)
+    inline = InlineTools(toolbox, blobs, bounds.name)
+    claimed = _claimed_tools(settings, toolbox, blobs, bounds.name, tell, _show_output(outbox, codec))
+    if closing is not None:
+        closes = [outbox.close, inline.close, *(tools.close for tools in claimed.values())]
+        for close in closes:  # the last one first: what tools still say goes out, too
+            closing.callback(close)
     return build_executor(
         log=KafkaRunLog(
             settings.bootstrap_servers,
@@ -58,8 +69,8 @@ def kafka_executor(
         codec=codec,
         catalog=agents,
         model=model,
-        tools={"inline": InlineTools(toolbox, blobs, bounds.name)},
-        claimed=_claimed_tools(settings, toolbox, blobs, bounds.name, tell, _show_output(outbox, codec)),
+        tools={"inline": inline},
+        claimed={**claimed},
         settings=bounds,
         topic=names.events,
         tell=tell,
@@ -68,7 +79,7 @@ def kafka_executor(
 
 def _claimed_tools(
     settings: Settings, toolbox: Toolbox, blobs: Blobs, name: str, tell: Callable[[str], None], show: ShowOfRun
-) -> dict[str, ClaimedTools]:
+) -> dict[str, ProcessTools]:
     """The tools of this deployment that run in processes; a deployment without any needs no spool."""
     if all(tool.process is None for tool in toolbox.tools.values()):
         return {}
@@ -111,12 +122,11 @@ def run(settings: Settings, stop: threading.Event) -> None:
     options = ChatOptions(
         base_url=settings.model_base_url, api_key=settings.model_api_key, stream=settings.model_stream
     )
-    model = ChatModel(options, blobs)
-    executor = kafka_executor(settings, toolbox=toolbox, agents=agents, model=model, blobs=blobs)
-    log.info(
-        "executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix
-    )
-    try:
+    with ExitStack() as closing:
+        model = ChatModel(options, blobs)
+        closing.callback(model.close)
+        executor = kafka_executor(settings, toolbox=toolbox, agents=agents, model=model, blobs=blobs, closing=closing)
+        log.info(
+            "executor %s on %s, topics %s.*", executor.settings.name, settings.bootstrap_servers, settings.topic_prefix
+        )
         serve(executor, stop)
-    finally:
-        model.close()
