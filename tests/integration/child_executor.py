@@ -54,7 +54,9 @@ def reply(request: ModelRequest) -> ModelOutcome:
     if turn >= int(request.instructions):
         items, finish = [Item(kind="text", text="done")], "stop"
     else:
-        calls = {"short": SHORT_CALLS, "people": PEOPLE[turn % len(PEOPLE)]}.get(request.model, [("mark", "{}")])
+        calls = {"short": SHORT_CALLS, "people": PEOPLE[turn % len(PEOPLE)], "builder": [("count", "{}")] * 2}.get(
+            request.model, [("mark", "{}")]
+        )
         items, finish = [Item(kind="call", name=name, arguments=given) for name, given in calls], "tool_calls"
     return ModelReplied(model_call=request.call, items=items, finish_reason=finish, usage=usage)
 
@@ -100,7 +102,15 @@ def tools(effects: str) -> Toolbox:
         changes_state=True,
         process=Process(command=("/bin/sh", "-c", line)),
     )
-    return Toolbox([note, mark, fails, pay, apart, *waiting_tools.TOOLS])
+    count = Tool(
+        name="count",
+        description="Adds a line to a file of the workspace, and says how many it has.",
+        parameters={"type": "object", "properties": {}},
+        function=mark.function,
+        changes_state=True,
+        process=Process(command=("/bin/sh", "-c", "echo line >> lines; wc -l < lines"), workspace=True, sandbox=True),
+    )
+    return Toolbox([note, mark, fails, pay, apart, count, *waiting_tools.TOOLS])
 
 
 class CrashingLog:
@@ -152,7 +162,7 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
     """Be one executor until a signal ends it."""
     settings = Settings(
         bootstrap_servers=asked["bootstrap"], topic_prefix=asked["prefix"], executor_name=asked["name"],
-        run_partitions=asked["partitions"], spool=Path(asked["effects"] + "-spool"), isolation="none",
+        run_partitions=asked["partitions"], spool=Path(asked["effects"] + "-spool-" + asked.get("host", "")), isolation="none",
         kafka_client={"session.timeout.ms": str(asked["session_ms"])},
     )  # fmt: skip
     kafka.BATCH = asked.get("batch", kafka.BATCH)
@@ -160,6 +170,7 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
     configs = [
         AgentConfig(name="short", model="short", instructions=str(SHORT), tools=("note", "mark", "fails")),
         AgentConfig(name="people", model="people", instructions=str(len(PEOPLE))),
+        AgentConfig(name="builder", model="builder", instructions="2"),
         AgentConfig(name="limited", model="people", instructions=str(LONG), limits={"tokens": 35}),
         AgentConfig(name="long", model="long", instructions=str(LONG), limits={"tool_calls": 1_000}),
     ]

@@ -1,5 +1,7 @@
 """A lost workspace is rebuilt by repeating what changed it, as far as that goes; the model is told how far."""
 
+from dataclasses import replace
+
 import pytest
 
 from runfold.core.fold import WITHOUT_EFFECT
@@ -178,3 +180,21 @@ def test_a_workspace_in_use_is_not_replaced() -> None:
     assert other.add(replaced, phase=str(other.state.phase)) is WITHOUT_EFFECT
     other.loses_its_workspace()
     assert "SandboxReplaced" not in names(other.goes_on())
+
+
+def test_a_rebuild_whose_machine_is_lost_begins_anew_elsewhere() -> None:
+    """Repeating is safe in an empty workspace; what the dead owner's repetition says later counts for nothing."""
+    story = worked("one", "two").loses_its_workspace()
+    story.goes_on()
+    story.replays("one")
+    story.goes_on()
+    assert story.state.replay is not None
+    stale = story.state.replay.current
+    story.loses_its_workspace()
+    events = story.goes_on()
+    assert only(events, SandboxReplaced).calls == 2
+    assert only(events, ReplayStarted).number == 1
+    late = story.report(0, "two") if story.state.reply and story.state.reply.calls[0].dispatches else None
+    assert late is not None
+    story.add(replace(late, dispatch=stale))
+    assert story.state.replay.restored == 0

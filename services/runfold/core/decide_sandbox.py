@@ -10,9 +10,10 @@ from runfold.events.types import ReplayStarted, SandboxReady, SandboxReplaced
 def decide_sandbox(state: RunState, reply: OpenReply, situation: Situation) -> Decided:
     """The next step of a rebuild, its first if the workspace is lost and somebody needs it."""
     replay = state.replay
-    if replay is not None:
+    is_lost = state.sandbox != "" and not situation.has_sandbox and situation.sandbox not in ("", state.sandbox)
+    if replay is not None and not is_lost:
         return _go_on(state, replay, situation)
-    if not state.sandbox or situation.has_sandbox or situation.sandbox in ("", state.sandbox):
+    if not is_lost:
         return NOTHING
     needed = [c for c in reply.calls if not c.outcome and not c.claim and c.tool is not None and c.tool.workspace]
     if not needed or is_in_use(state):

@@ -108,12 +108,12 @@ def replay_reported(state: RunState, event: ToolReported) -> bool:
 
 
 def sandbox_replaced(state: RunState, record: Record, event: SandboxReplaced) -> bool:
-    """Effective while tools are waited for, and no other workspace is being rebuilt; the run neither ends nor pauses.
+    """Effective while tools are waited for; the run neither ends nor pauses. A rebuild that is under way begins anew.
 
     And if it knows all that is to be repeated, and nothing runs in the lost one: a report or a claim may stand before it
     of which its author did not know.
     """
-    if state.phase not in TOOL_PHASES or state.replay is not None or state.reply is None or _is_stopped(state):
+    if state.phase not in TOOL_PHASES or event.sandbox == state.sandbox or state.reply is None or _is_stopped(state):
         return False
     if event.calls != len(changes(state)) or is_in_use(state):
         return False

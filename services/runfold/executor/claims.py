@@ -83,7 +83,7 @@ class Claims:
         """The name of an empty workspace for a run whose own is not here; empty if it is, or none is needed."""
         state = run.ahead
         tools = next(iter(self.tools.values()), None)
-        if not state.sandbox or state.replay is not None or state.reply is None or tools is None:
+        if not state.sandbox or state.reply is None or tools is None:
             return ""
         if tools.has_workspace(state.run_id, state.sandbox):
             return ""
