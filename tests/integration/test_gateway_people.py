@@ -78,6 +78,21 @@ def calls(client: Client, run_id: str) -> list[Any]:
     return [call for entry in entries for call in entry["calls"]]
 
 
+def at_once(run_id: str, body: dict[str, Any], **by: Client) -> dict[str, Answered]:
+    """The answers to several commands, sent together."""
+    answers: dict[str, Answered] = {}
+
+    def send(word: str) -> None:
+        answers[word] = by[word].post(f"/runs/{run_id}/{word}", body)
+
+    threads = [threading.Thread(target=send, args=(word,)) for word in by]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
 # ---- approvals
 
 
@@ -130,15 +145,7 @@ def test_of_two_who_decide_at_once_one_counts(client: Client, other: Client) -> 
     for _ in range(5):
         run_id, view = waiting(client, "pays", "waiting_approval")
         other.until(run_id, lambda view: view["open_approvals"], "the approval")
-        answers: dict[str, Answered] = {}
-        threads = [
-            threading.Thread(target=lambda c=c, w=w: answers.update({w: c.post(f"/runs/{run_id}/{w}", shown(view))}))
-            for c, w in ((client, "approve"), (other, "deny"))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        answers = at_once(run_id, shown(view), approve=client, deny=other)
         assert sorted(answer.status for answer in answers.values()) == [200, 409]
         client.ends(run_id)
         (call,) = calls(client, run_id)

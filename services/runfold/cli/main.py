@@ -1,6 +1,6 @@
 """`runfold`: the services, and what people do with them.
 
-Exit status: 0 success, 1 failure, 2 usage.
+Exit status: 0 success or completed, 1 failure, 2 usage, 3 cancelled, 4 timed out or over a limit, 5 rejected.
 """
 
 import argparse
@@ -13,9 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from runfold.cli import people, show, submit, watch
+from runfold.cli.gateway_client import GatewayRefused
+from runfold.cli.terminal import safe
 from runfold.ports import Permanent, Transient
 from runfold.settings import Settings
 
+DEV_FOLDER = Path.home() / ".local" / "share" / "runfold" / "dev"
 Command = Callable[[argparse.Namespace, Settings], int]
 
 
@@ -82,6 +86,12 @@ def _doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     return doctor(settings, accept_loss=arguments.accept_loss)
 
 
+def _dev(arguments: argparse.Namespace, settings: Settings) -> int:
+    from runfold.dev.keep import keep
+
+    return keep(dict(os.environ), arguments.data, arguments.kafka_port)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runfold", description="Runs LLM agents durably on Kafka.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -94,6 +104,14 @@ def _parser() -> argparse.ArgumentParser:
     command("executor", _executor, "carry runs (any number of these)")
     command("intake", _intake, "turn requests into runs (any number of these)")
     command("gateway", _gateway, "serve people and programs over HTTP (any number of these)")
+    submit.add_arguments(command("submit", submit.run, "ask for a task to be done"))
+    watch.add_arguments(command("watch", watch.run, "follow a run as it goes on"))
+    show.add_arguments(command("show", show.run, "a run as it stands, and whom it waits for"))
+    for word, text in people.WORDS.items():
+        people.add_arguments(command(word, people.run, text), word)
+    dev = command("dev", _dev, "the whole stack on this machine, until Ctrl-C")
+    dev.add_argument("--data", type=Path, default=DEV_FOLDER, help="kept from one start to the next (%(default)s)")
+    dev.add_argument("--kafka-port", type=int, default=0, help="of the embedded Kafka; 0 takes a free one")
     command("kafka", _kafka, "run a broker of one node, for development")
     command("demo", _demo, "three tasks from request to completion")
     command("bench-executor", _bench_executor, "the executor that scripts/bench measures")
@@ -114,6 +132,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Permanent, Transient) as error:
         sys.stderr.write(f"runfold: {error}\n")
         return 1
+    except GatewayRefused as error:
+        sys.stderr.write(f"runfold: refused: {safe(str(error))}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return status
 
 

@@ -90,7 +90,7 @@ class EmbeddedKafka:
         if self._port and not _is_free(self._port):
             raise Permanent(f"port {self._port} is taken: stop what listens there, or choose another port")
         self._folder = self._take_folder()
-        port = self._port or _free_port()
+        port = self._port or free_port()
         self.bootstrap_servers = f"{HOST}:{port}"
         try:
             self._format(program, libs, port)
@@ -137,7 +137,7 @@ class EmbeddedKafka:
     def _format(self, program: str, libs: Path, port: int) -> None:
         folder = self._in_use()
         logs = folder / "logs"
-        text = PROPERTIES.format(host=HOST, port=port, controller_port=_free_port(), logs=logs)
+        text = PROPERTIES.format(host=HOST, port=port, controller_port=free_port(), logs=logs)
         (folder / "server.properties").write_text(text, encoding="utf-8")
         if (logs / "meta.properties").exists():
             return
@@ -156,7 +156,7 @@ class EmbeddedKafka:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
                 start_new_session=True,  # a Ctrl-C at the terminal is for us; we stop the broker
-                preexec_fn=_dies_with_parent(),  # noqa: PLW1509  one system call, prepared before the fork
+                preexec_fn=dies_with_parent(),  # noqa: PLW1509  one system call, prepared before the fork
             )  # fmt: skip
 
     def _wait_until_ready(self) -> None:
@@ -193,7 +193,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -225,7 +225,7 @@ def _remove_stale_folders() -> None:
             lock.close()
 
 
-def _dies_with_parent() -> Callable[[], None] | None:
+def dies_with_parent() -> Callable[[], None] | None:
     """What the child does before it becomes the broker: ask Linux to kill it when the thread that started it ends."""
     if sys.platform != "linux":
         return None
