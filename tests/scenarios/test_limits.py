@@ -81,6 +81,7 @@ def test_a_tool_that_takes_too_long(here: World) -> None:
     here.open(second)
     completed = run.over()
     assert (completed.status, completed.result) == ("completed", "done")
+    assert completed.totals.tool_errors >= 1
     late, in_time = run.results(1)
     assert "time limit of 0.4 s" in late
     assert "may still be going on" in late
@@ -89,4 +90,21 @@ def test_a_tool_that_takes_too_long(here: World) -> None:
     report = next(each for each in run.seen("ToolReported") if each.id == run.events("LateReportRecorded")[0].report)
     assert report.body.output == f"held {first}"
     assert f"held {first}" not in str(run.messages(-1))
-    assert completed.totals.tool_errors >= 1
+
+
+@pytest.mark.scenario("S17")
+@pytest.mark.requirement("R12")
+def test_a_late_result_while_its_turn_is_still_open(here: World) -> None:
+    """The first outcome stays: what the model is told does not depend on how long the other calls take."""
+    gate = here.gate()
+    run = here.run([calls(call("hold", gate=gate), call("ask", question="?")), DONE], limits={"tool_ms": 400})
+    run.until("ToolSettled")
+    here.open(gate)
+    run.until("LateReportRecorded")
+    run.answer(1, "yes")
+    completed = run.over()
+    late, answer = run.results(1)
+    assert "time limit of 0.4 s" in late
+    assert answer == "yes"
+    assert run.outcomes() == ["timed_out", "succeeded"]
+    assert completed.totals.tool_errors == 1

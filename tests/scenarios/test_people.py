@@ -7,7 +7,7 @@ import pytest
 
 from runfold.core.waits import status_of
 from runfold.events.envelope import new_event_id
-from runfold.events.types import ApprovalDecided, CloseRequested, QuestionAnswered
+from runfold.events.types import ApprovalDecided, CloseRequested
 from tests.scenarios.replies import DONE, call, calls
 from tests.scenarios.world import ROUNDING_MS, Message, World
 
@@ -75,11 +75,9 @@ def test_an_approval_decided_twice(here: World, first: bool, second: bool) -> No
 def test_a_question_answered_twice(here: World) -> None:
     """The first answer is the result."""
     run = here.run([calls(call("ask", question="which?")), DONE])
-    started = run.until("ToolDispatchStarted")
+    run.until("ToolDispatchStarted")
     for text in ("this one", "no, that one"):
-        run.append(
-            QuestionAnswered(command_id=new_event_id(), model_call=started.body.model_call, position=0, text=text)
-        )
+        run.answer(0, text)
     assert run.over().status == "completed"
     assert run.results(1) == ["this one"]
 
@@ -173,14 +171,13 @@ def test_messages_while_calls_are_open(here: World, waiting: str, said: list[str
     }
     run = here.run([calls(waits[waiting], call("note", text="b")), calls(call("note", text="c")), DONE])
     run.until("ToolReported")
-    started = run.seen("ToolDispatchStarted")[0].body
     for text in said:
         run.say(text)
     here.pass_by(run.records[0].partition)
     assert users(run.messages(-1)) == ["go"]
     here.open(gate)
     if waiting == "a person":
-        run.append(QuestionAnswered(command_id=new_event_id(), model_call=started.model_call, position=0, text="yes"))
+        run.answer(0, "yes")
     assert run.over().status == "completed"
     assert len(run.results(1)) == 2
     assert [message["role"] for message in run.messages(1)][-2 - len(said) :] == ["tool"] * 2 + ["user"] * len(said)

@@ -38,6 +38,7 @@ from runfold.events.types import (
     CancelRequested,
     Event,
     MessageReceived,
+    QuestionAnswered,
     TaskCancelled,
     TaskCompleted,
     TaskRequested,
@@ -166,6 +167,8 @@ class World:
                 headers={name: value or b"" for name, value in message.headers() or ()},
                 time_ms=message.timestamp()[1],
             )
+            # No scenario is worth that: a bug of ours, better said at once than waited out.
+            assert seen.type not in ("RunParked", "Quarantined"), (seen.key, seen.body)
             self.records.append(seen)
             self.by_key.setdefault(seen.key, []).append(seen)
 
@@ -173,10 +176,13 @@ class World:
         """Read until it is so."""
         ends_at = time.monotonic() + PATIENCE_S
         while not is_so():
-            if time.monotonic() > ends_at:
+            ended = [name for name, process in self.executors.items() if process.poll() is not None]
+            if ended or time.monotonic() > ends_at:
                 last = [(each.topic, each.key, each.type) for each in self.records[-20:]]
                 said = (self.folder / "stderr").read_text()[-4_000:]
-                raise AssertionError(f"{what}: not within {PATIENCE_S:g} s; the last records are {last}; {said}")
+                raise AssertionError(
+                    f"{what}: not within {PATIENCE_S:g} s; {ended=}; the last records are {last}; {said}"
+                )
             self.read()
 
     # ---- gates and effects
@@ -340,6 +346,13 @@ class Run:
         asked = self.until("ApprovalRequired")
         given = {"approval": asked.id, "arguments_sha256": asked.body.arguments_sha256, **other}
         self.append(ApprovalDecided(command_id=new_event_id(), approved=approved, sender=sender, **given))
+
+    def answer(self, position: int, text: str) -> None:
+        """What a person says to the question that this call of the last reply asks."""
+        asked = [each.body for each in self.seen("ToolDispatchStarted") if each.body.position == position][-1]
+        self.append(
+            QuestionAnswered(command_id=new_event_id(), model_call=asked.model_call, position=position, text=text)
+        )
 
     def report(self, position: int, output: str) -> None:
         """The outcome of an external tool, by whoever ran it."""
