@@ -1,6 +1,7 @@
-"""`scripts/demo`: Kafka, the services, three tasks, and their completions read back, on this machine.
+"""`scripts/demo`: Kafka, the services, three tasks and a conversation, and their completions read back.
 
-What the runs do is read from run-events as it happens, the way any other consumer would.
+What the runs do is read from run-events as it happens, the way any other consumer would. In the conversation a person
+says yes to a booking and goes on talking: the demo is that person, and appends to run-events what a gateway would.
 """
 
 import sys
@@ -19,10 +20,16 @@ from runfold.dev.stack import Stack
 from runfold.events.codec import Codec
 from runfold.events.envelope import HeaderWriter, new_event_id
 from runfold.events.types import (
+    ApprovalDecided,
+    ApprovalRequired,
+    ChildCompleted,
+    CloseRequested,
     Event,
+    MessageReceived,
     ModelCallStarted,
     ModelFailed,
     ModelReplied,
+    PhaseEntered,
     RunFinished,
     TaskCompleted,
     TaskRequested,
@@ -37,7 +44,10 @@ TASKS = {
     "traveller": "When should I leave Porto to enjoy Lisbon tomorrow?",
     "accountant": "Add 19.5 and 4.25 and convert the sum to XYZ.",
     "counter": "Count to four.",
+    "organiser": "Get me to Lisbon tomorrow, and book the train.",
 }
+INTERACTIVE = "organiser"
+SAID = ["Thank you. Please mail ana@example.org when I arrive."]  # in the conversation, after each answer
 TIMEOUT_S = 120.0
 PARTITIONS = 4
 
@@ -55,7 +65,7 @@ def demo(bootstrap: str | None) -> int:
             "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
             "RUNFOLD_BLOBS": blobs,
             "RUNFOLD_AGENTS": str(FILES / "agents"),
-            "RUNFOLD_TOOLS": "runfold.dev.demo_tools:TOOLS",
+            "RUNFOLD_TOOLS": "runfold.dev.demo_tools:TOOLS,runfold.adapters.waiting_tools:TOOLS",
             "OPENAI_API_KEY": "none-needed",
         }
         try:
@@ -88,11 +98,12 @@ def _follow(servers: str, names: TopicNames, stack: Stack) -> dict[str, TaskComp
     consumer.assign(
         [TopicPartition(topic, n, 0) for topic in (names.events, names.completions) for n in range(PARTITIONS)]
     )
-    _submit(servers, names, codec)
+    person = Person(Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"}), names, codec)
+    person.submit()
     completed: dict[str, TaskCompleted] = {}
     deadline = time.monotonic() + TIMEOUT_S
     try:
-        while len(completed) < len(TASKS):
+        while not person.asked_for <= set(completed):
             if time.monotonic() > deadline:
                 raise Permanent(f"the demo did not end within {TIMEOUT_S:g} s")
             if (problem := stack.failed()) is not None:
@@ -100,21 +111,61 @@ def _follow(servers: str, names: TopicNames, stack: Stack) -> dict[str, TaskComp
             for message in consumer.consume(100, 0.2):
                 if message.error() is None:
                     _show(codec, names, message, completed)
+                    person.see(message)
     finally:
         consumer.close()
-    return completed
+    return {task_id: event for task_id, event in completed.items() if task_id in person.asked_for}
 
 
-def _submit(servers: str, names: TopicNames, codec: Codec) -> None:
-    producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
-    headers = HeaderWriter("/runfold/demo")
-    for agent, text in TASKS.items():
-        task_id = f"{agent}-{uuid4().hex[:6]}"
-        event = TaskRequested(task_id=task_id, agent=agent, input=text)
-        stamped = headers.fact("TaskRequested", new_event_id(), time.time_ns() // 1_000_000)
-        producer.produce(names.requests, codec.encode(event), task_id, headers=stamped)  # type: ignore[arg-type]  # its list is invariant
-        _say(f"{task_id}: TaskRequested: {text}")
-    producer.flush(30)
+class Person:
+    """Asks for the tasks, says yes, goes on talking."""
+
+    def __init__(self, producer: Producer, names: TopicNames, codec: Codec) -> None:
+        self.asked_for: set[str] = set()
+        self._producer, self._names, self._codec = producer, names, codec
+        self._headers = HeaderWriter("/runfold/demo")
+        self._to_say = list(SAID)
+
+    def submit(self) -> None:
+        for agent, text in TASKS.items():
+            task_id = f"{agent}-{uuid4().hex[:6]}"
+            self.asked_for.add(task_id)
+            event = TaskRequested(task_id=task_id, agent=agent, input=text, interactive=agent == INTERACTIVE)
+            self._produce(self._names.requests, task_id, event)
+            _say(f"{task_id}: TaskRequested: {text}")
+        self._producer.flush(30)
+
+    def see(self, message: Message) -> None:
+        """Answer what a run waits for."""
+        run_id = (message.key() or b"").decode()
+        event = self._codec.decode(message.value() or b"")
+        if isinstance(event, ApprovalRequired):
+            approval = str(dict(message.headers() or ())["ce_id"], "ascii")  # type: ignore[arg-type]  # it is there
+            _say(f"{run_id}:   a person says yes")
+            self._tell(
+                run_id,
+                ApprovalDecided(
+                    command_id=f"yes-{approval}",
+                    approval=approval,
+                    arguments_sha256=event.arguments_sha256,
+                    approved=True,
+                ),
+            )
+        elif isinstance(event, PhaseEntered) and event.phase == "awaiting_message":
+            if self._to_say:
+                text = self._to_say.pop(0)
+                _say(f"{run_id}:   a person says: {text}")
+                self._tell(run_id, MessageReceived(command_id=new_event_id(), text=text))
+            else:
+                self._tell(run_id, CloseRequested(command_id=new_event_id()))
+
+    def _tell(self, run_id: str, event: Event) -> None:
+        self._produce(self._names.events, run_id, event)
+        self._producer.flush(30)
+
+    def _produce(self, topic: str, key: str, event: Event) -> None:
+        stamped = self._headers.fact(type(event).__name__, new_event_id(), time.time_ns() // 1_000_000)
+        self._producer.produce(topic, self._codec.encode(event), key, headers=stamped)  # type: ignore[arg-type]  # its list is invariant
 
 
 def _show(codec: Codec, names: TopicNames, message: Message, completed: dict[str, TaskCompleted]) -> None:
@@ -139,6 +190,12 @@ def _line(event: Event) -> str:
             return "the model replied: " + "; ".join(i.text or f"{i.name}({i.arguments})" for i in items)
         case ModelFailed(kind=kind):
             return f"the model call failed: {kind}"
+        case ApprovalRequired(reason=reason):
+            return f"a person is asked to approve a call: {reason}"
+        case ToolDispatchStarted(tool="delegate"):
+            return "waits for another agent's task"
+        case ChildCompleted(status=status, result=result):
+            return f"the other agent's task is {status}: {result}"
         case ToolDispatchStarted(tool=tool):
             return f"{tool} starts"
         case ToolReported(outcome=outcome, output=output):

@@ -30,4 +30,16 @@ def exchange_rate(currency: str) -> float:
     return rates[currency]
 
 
-TOOLS: list[Tool] = [weather, trains, add, exchange_rate]
+@tool(changes_state=True, approval="price > 20", approval_reason="it spends more than 20 euros")
+def book(train: str, price: float) -> str:
+    """Book a seat on a train."""
+    return f"booked {train} for {price:g} euros"
+
+
+@tool(changes_state=True)
+def send_mail(to: str, text: str) -> str:
+    """Send a mail."""
+    raise ConnectionError("the mail server does not answer")
+
+
+TOOLS: list[Tool] = [weather, trains, add, exchange_rate, book, send_mail]
