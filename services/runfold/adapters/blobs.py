@@ -7,12 +7,14 @@ against its size and digest when it is taken out.
 import hashlib
 import os
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from runfold.events.types import BlobRef
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
+SWEPT_AFTER_S = 3600  # nobody writes one payload for so long
 WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -47,12 +49,13 @@ class MemoryBlobs:
 class DirectoryBlobs:
     """A folder that all services share. A payload appears whole or not at all: written aside, synced, renamed.
 
-    What a killed process wrote aside stays, under a name that begins with `.new-`, and is never taken for a payload.
+    What a killed process wrote aside stays in `.new` until a service sweeps it, and is never taken for a payload.
     Files have the permissions that the process' umask leaves: services of several users may share a folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._aside = folder / ".new"
 
     def _path(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256
@@ -66,7 +69,8 @@ class DirectoryBlobs:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             _sync(self._folder)
-        aside = path.parent / f".new-{os.urandom(8).hex()}"
+        aside = self._aside / os.urandom(8).hex()
+        self._aside.mkdir(exist_ok=True)
         try:
             with os.fdopen(os.open(aside, WRITE_NEW, 0o666), "wb") as out:
                 out.write(payload)
@@ -79,6 +83,17 @@ class DirectoryBlobs:
             raise
         _sync(path.parent)
         return ref
+
+    def sweep(self) -> int:
+        """Delete what killed processes left aside long ago. Answers how many files that were."""
+        swept, horizon_s = 0, time.time() - SWEPT_AFTER_S
+        with suppress(OSError), os.scandir(self._aside) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # another service sweeps, too
+                    if entry.stat().st_mtime < horizon_s:
+                        os.unlink(entry.path)
+                        swept += 1
+        return swept
 
     def get(self, ref: BlobRef) -> bytes:
         if not DIGEST.fullmatch(ref.sha256):  # it came from the log: it must not lead out of the folder

@@ -117,6 +117,7 @@ def serve(executor: Executor, stop: threading.Event) -> None:
 def run(settings: Settings, stop: threading.Event) -> None:
     """Carry runs until asked to stop. Raises Permanent when that cannot work."""
     blobs = DirectoryBlobs(settings.blobs)
+    blobs.sweep()
     toolbox = Toolbox([tool for path in settings.tools for tool in load_tools(path)])
     agents = Agents(load_agents(settings.agents) if settings.agents is not None else [], toolbox)
     options = ChatOptions(

@@ -17,6 +17,8 @@ def run(settings: Settings, stop: threading.Event) -> None:
     """Turn requests into runs until asked to stop. Raises Permanent when that cannot work."""
     names = topics_of(settings)
     codec = codec_of(settings, names)
+    blobs = DirectoryBlobs(settings.blobs)
+    blobs.sweep()
     intake = Intake(
         log=KafkaRequestLog(
             settings.bootstrap_servers,
@@ -26,7 +28,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
             client=settings.kafka_client,
         ),
         codec=codec,
-        blobs=DirectoryBlobs(settings.blobs),
+        blobs=blobs,
         clock=SystemClock(),
         name=settings.intake_name or "intake",
         tell=log.warning,
