@@ -12,6 +12,8 @@ from runfold.adapters.chat_assembler import (
     IncompleteReply,
     ProviderError,
 )
+from runfold.events.codec import Codec
+from runfold.events.types import ModelReplied, Usage
 
 
 def chunk(delta: object = None, finish: object = None, **more: Any) -> dict[str, Any]:
@@ -148,6 +150,16 @@ def test_usage_is_the_last_word_of_each_field() -> None:
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens, usage.reasoning_tokens) == (7, 2, 14, 5)
     assert usage.cached_tokens is None
+
+
+@pytest.mark.parametrize("said", [2**53, 2**63 - 1, 2**63, 2**80, str(2**63), 1e300, "9" * 5_000, -1])
+def test_a_count_that_cannot_be_is_none(said: object) -> None:
+    """No provider counted so much. Near 2^63 the next sum would fit no record; as it is, the tokens are estimated."""
+    given = {"prompt_tokens": said, "completion_tokens": 2**53 - 1, "total_tokens": said}
+    reply = assembled(chunk({"content": "x"}, "stop", usage=given))
+    assert reply.usage == Usage(output_tokens=2**53 - 1)
+    codec, replied = Codec(), ModelReplied(model_call="c", items=reply.items, finish_reason="stop", usage=reply.usage)
+    assert codec.decode(codec.encode(replied)) == replied
 
 
 def test_text_to_show_joins_to_the_text_of_the_reply() -> None:

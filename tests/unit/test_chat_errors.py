@@ -119,3 +119,9 @@ def test_a_message_is_safe_to_store_and_short() -> None:
     message = failure_of_body({"message": "\ud800\0" + "x" * 10_000, "param": "p"}, status=400).message
     assert message.startswith("\ufffd\ufffdx")
     assert len(message) == 2_000
+
+
+@pytest.mark.parametrize("code", ["4" * 5_000, "0404", "-404", "٤٠٤", 404.0, True, None])
+def test_a_code_that_is_no_status_is_none(code: object) -> None:
+    """It is text like any other: too long for a number, even."""
+    assert failure_of_body({"error": {"code": code, "message": "no"}}).status is None

@@ -41,6 +41,7 @@ NOT_FOUND = ("model_not_found", "not_found_error", "deploymentnotfound")
 AUTH = ("invalid_api_key", "authentication_error", "permission_error", "permission_denied")
 BAD_REQUEST = ("invalid_request", "invalid_argument", "badrequest", "bad_request")
 
+STATUS = re.compile(r"[45][0-9]{2}")
 WAIT_IN_TEXT = re.compile(r"(?:try again|retry) in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
 
 
@@ -125,9 +126,9 @@ def _status(status: int | None, fields: Mapping[str, object]) -> int | None:
     if status is not None and status >= 400:
         return status
     for name in ("code", "status_code", "status"):
-        value = fields.get(name)
-        if str(value).isdecimal() and 400 <= int(str(value)) < 600:
-            return int(str(value))
+        value = str(fields.get(name))
+        if STATUS.fullmatch(value):
+            return int(value)
     return None
 
 
