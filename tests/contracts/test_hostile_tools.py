@@ -14,6 +14,16 @@ from tests.contracts.process_worlds import World, command, descriptors, processe
 
 FORKS = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
 IGNORES = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: time.sleep(1)"
+LISTENS = """
+import os, signal, sys, time
+child = os.fork()
+def end(*_):
+    if child: os.wait()
+    print("saved" if child else "child", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+while True: time.sleep(0.1)
+"""
 CLOSES = "import os, time\nos.closerange(0, 3)\ntime.sleep(0.2)\nos._exit(4)"
 DAEMON = """
 import os, signal, time
@@ -50,6 +60,7 @@ TOOLS: list[Tool] = [
     command("floods", "sh", "-c", "head -c 2147483648 /dev/zero | tr '\\0' x"),
     python("ignores", IGNORES),
     python("closes", CLOSES),
+    python("listens", LISTENS),
     python("daemon", DAEMON),
     python("fills", FILLS, bounds=Bounds(file_bytes=10_000_000)),
     python("escapes", ESCAPES),
@@ -124,6 +135,12 @@ def test_a_tool_that_ignores_term_is_killed(world: World) -> None:
     assert (report.outcome, report.output) == ("failed", "[it ran past its time limit of 1 s]\ndeaf\n")
     assert report.exit_code in (137, None)
     assert 2_000 <= report.duration_ms < 20_000
+
+
+def test_a_tool_that_listens_may_end_itself(world: World) -> None:
+    """TERM comes first, to all of it, and a moment to act on it."""
+    report = hurt(world, "listens", time_limit_s=1)
+    assert (report.outcome, report.output) == ("failed", "[it ran past its time limit of 1 s]\nchild\nsaved\n")
 
 
 def test_closed_descriptors_are_not_the_end(world: World) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runfold.adapters.processes import BOOT, SOURCES
 from runfold.events.types import ToolReported
 from runfold.runner import contract
 from tests.contracts.adoption_tools import TOOLS
@@ -36,6 +37,7 @@ def running_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> su
     owner = subprocess.Popen(
         [sys.executable, OWNER, spool, reports, isolation, *calls],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "services"), str(ROOT)])},
+        start_new_session=True,
     )
     until((reports / "started").exists, "the owner is there")
     until(lambda: len(list(spool.glob("calls/*/stdout"))) == len(calls), "all calls run")
@@ -44,8 +46,9 @@ def running_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> su
 
 
 def killed_owner(spool: Path, reports: Path, isolation: str, *calls: str) -> None:
+    """The same, and then it was killed with all of its session, as a terminal that is closed does."""
     owner = running_owner(spool, reports, isolation, *calls)
-    owner.kill()
+    os.killpg(owner.pid, signal.SIGKILL)
     owner.wait()
 
 
@@ -160,6 +163,33 @@ def test_a_runner_that_was_killed_leaves_an_unknown_outcome(spool: Path, isolati
     assert (report.outcome, "is unknown" in report.output) == ("failed", True)
     until(lambda: not processes(start.dispatch), "the tool is ended with its runner")
     assert not world.tools.adopt(start, world.tools.identity, world.reports.put)
+    world.tools.close()
+
+
+@pytest.mark.requirement("R11")
+def test_a_tool_ends_with_its_runner_though_nobody_watches(spool: Path, isolation: str) -> None:
+    """The kernel sees to it: what nobody watches cannot be stopped, and its result would never be known."""
+    world = World(spool, TOOLS, isolation=isolation)
+    start = world.start("waits")
+    until(lambda: (world.call(start) / contract.STDOUT).exists() and processes(start.dispatch), "it runs")
+    until((world.call(start) / contract.STDOUT).read_text, "it has said something")
+    world.tools.close()
+    os.kill(json.loads((world.call(start) / contract.RUNNER).read_text())["pid"], signal.SIGKILL)
+    until(lambda: not processes(start.dispatch), "the tool is ended with its runner")
+
+
+def test_a_second_runner_does_nothing(spool: Path) -> None:
+    """The first that says who it is has the call, whoever started the other."""
+    world = World(spool, TOOLS)
+    start = world.start("waits")
+    until((world.call(start) / contract.STDOUT).exists, "it runs")
+    second = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", BOOT, SOURCES, world.call(start)], timeout=60, check=False
+    )
+    assert second.returncode == contract.TAKEN
+    go(world)
+    assert world.next().output == "begun\ndone\n"
+    assert times_ran(world) == 1
     world.tools.close()
 
 

@@ -38,8 +38,10 @@ def namespaces(folder: Path) -> str:
     return "user"
 
 
-def ran(folder: Path, kind: str, target: list[str], arguments: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """The result of a call, with what it printed."""
+def ran(
+    folder: Path, kind: str, target: list[str], arguments: dict[str, Any], *, clears: bool = True, **given: Any
+) -> dict[str, Any]:
+    """The result of a call, with what it printed. `clears`: nothing runs under its user afterwards."""
     plan = Plan(
         dispatch=f"u-{folder.name}", nonce="n", boot_id=contract.boot_id(), kind=kind, target=target, python=PYTHON,
         arguments=json.dumps(arguments), workspace=str(folder / "workspace"), **given,
@@ -47,7 +49,7 @@ def ran(folder: Path, kind: str, target: list[str], arguments: dict[str, Any], *
     )  # fmt: skip
     (folder / contract.SPEC).write_text(json.dumps(plan.as_json()))
     subprocess.run([*RUNNER, folder], check=True, timeout=60, **AS_USER)
-    until(lambda: not processes(plan.dispatch), "everything of the tool is ended")
+    until(lambda: not clears or not processes(plan.dispatch), "everything of the tool is ended")
     result = contract.read_json(str(folder / contract.RESULT))
     assert result is not None
     return {**result, "printed": (folder / contract.STDOUT).read_text()}
@@ -92,5 +94,12 @@ def test_without_any_namespace_nothing_is_left_either(folder: Path, code: str, s
 def test_its_own_limit_on_processes_counts_from_those_it_has(folder: Path) -> None:
     """Without a user or a namespace of its own, the kernel counts all that this user runs."""
     code = "import threading\nprint(len([threading.Thread(target=print).start() for _ in range(5)]))"
-    result = ran(folder, "command", [PYTHON, "-c", code], {}, cage=Cage(), bounds=Bounds(processes=8))
+    others = [subprocess.Popen(["sleep", "600"], **AS_USER) for _ in range(20)]
+    try:
+        bounds = Bounds(processes=8)
+        result = ran(folder, "command", [PYTHON, "-c", code], {}, cage=Cage(), bounds=bounds, clears=False)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
     assert (result["outcome"], result["printed"].strip()) == ("succeeded", "5")
