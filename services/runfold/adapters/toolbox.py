@@ -52,6 +52,8 @@ class ToolContext:
 
 
 def _as_they_are(arguments: str) -> dict[str, Any]:
+    if arguments == "{}":
+        return {}
     read: dict[str, Any] = json.loads(arguments)
     return read
 

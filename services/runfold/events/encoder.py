@@ -36,7 +36,8 @@ def _long(number: int) -> bytes:
 
 def _string(text: str) -> bytes:
     content = text.encode()
-    return _long(len(content)) + content
+    size = len(content)
+    return (SMALL[size] if size < 4096 else _varint(size)) + content
 
 
 def _bytes(content: bytes) -> bytes:
