@@ -246,6 +246,23 @@ def test_a_gateway_that_starts_anew_knows_all_runs(here: Place, client: Client) 
     assert here.end("anew") == 0
 
 
+def test_a_gateway_that_stops_lets_its_streams_go(here: Place, client: Client) -> None:
+    """At once, in good order; the client goes on by another."""
+    leaving = here.gateway("leaving", RUNFOLD_GATEWAY_HEARTBEAT_S="60")
+    run_id = client.submit("asks")
+    leaving.until(run_id, lambda view: view["status"] == "waiting_answer", "the question")
+    with leaving.events(run_id) as events:
+        ids = [next(events).id for _ in range(3)]
+        began = time.monotonic()
+        assert here.end("leaving") == 0
+        assert time.monotonic() - began < 10
+        ids += [event.id for event in events if event.id is not None]
+    assert client.post(f"/runs/{run_id}/cancel").status == 200
+    assert ids + [event.id for event in followed(client, run_id, Last_Event_ID=str(ids[-1]))] == [
+        event.id for event in followed(client, run_id)
+    ]
+
+
 BAD_BODIES = [
     (b"", 422, "name an agent"), (b"{", 400, "not valid JSON"), (b"[]", 422, "object"), (b'{"input": NaN}', 400, "NaN"),
     (b"\xff\xfe", 400, "JSON"), (b"[" * 100_000, 400, "JSON"), (b'{"a":' * 50_000, 400, "JSON"),

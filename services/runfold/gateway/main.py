@@ -57,6 +57,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
                     reading.step()
             finally:
                 gateway.is_stopping = True
+                reading.wake_all()
 
 
 def check_exposure(settings: Settings) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from runfold.core.fold import Taken
+from runfold.core.state import Halt
 from runfold.events.codec import Codec, Undecodable
 from runfold.events.envelope import NotAnEvent, Record, read_envelope
 from runfold.events.types import ModelFailed, ModelReplied, TaskCompleted
@@ -101,7 +102,7 @@ class Reading:
         tracked = self.active.get(record.run_id) if span is None else self.recent.get(record.run_id)
         if tracked is None and span is None:
             tracked = self.active[record.run_id] = self._new(record)
-        taken = tracked.take(record) if tracked is not None else None
+        taken = self._fold(tracked, record) if tracked is not None else None
         if tracked is not None and tracked.is_stale:
             tracked = self.active[record.run_id] = self._refolded(record.run_id, self._span(tracked))
         if span is None and tracked is not None and tracked.state.reported:
@@ -110,6 +111,16 @@ class Reading:
             self._texts.pop(record.run_id, None)  # the reply is there, or the next attempt begins anew
         for watch in self._watches.get(record.run_id, ()):
             watch.put(record, taken)
+
+    def _fold(self, tracked: Tracked, record: Record, *, again: bool = False) -> Taken | None:
+        """A fault that one run meets sets this run aside, as a record that cannot be folded does; the others go on."""
+        try:
+            return tracked.take(record)
+        except Exception as error:  # noqa: BLE001  whatever a bug leads to
+            reason = f"{record.type} at {record.partition}/{record.offset}: {type(error).__name__}: {error}"
+            tracked.state.halt = Halt(offset=record.offset, reason=reason)
+            self._skip(f"run {record.run_id} is not followed any further: {reason}", again=again)
+            return None
 
     def _new(self, record: Record) -> Tracked:
         return Tracked(record.run_id, record.partition, record.offset, self._starts.get(record.partition, 0))
@@ -187,7 +198,7 @@ class Reading:
             found.time_ms = max(found.time_ms, tracked.last_ms)
             record = self._read(found, again=True)
             if record is not None:
-                yield tracked, record, tracked.take(record)
+                yield tracked, record, self._fold(tracked, record, again=True)
 
     def _refolded(self, run_id: str, span: Span) -> Tracked:
         while True:
@@ -241,6 +252,12 @@ class Reading:
     def is_ready(self) -> bool:
         goal = self._goal
         return not self.failed and goal is not None and all(self._positions.get(n, 0) >= end for n, end in goal.items())
+
+    def wake_all(self) -> None:
+        """Everybody who waits looks up: the gateway stops."""
+        with self.lock:
+            for watch in [watch for watches in self._watches.values() for watch in watches]:
+                watch.wake()
 
     def position(self, partition: int) -> int:
         return self._positions.get(partition, 0)
