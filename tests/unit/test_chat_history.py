@@ -15,7 +15,7 @@ from runfold.adapters.chat_history import (
     unloaded,
 )
 from runfold.core.transcript import Entry, Reply, Result, Results, UserMessage
-from runfold.events.types import BlobRef, Item, ToolSpec
+from runfold.events.types import PARTS_ELSEWHERE, BlobRef, Item, ToolSpec
 
 STYLE = HistoryStyle()
 
@@ -115,15 +115,31 @@ def test_reasoning_is_sent_back_as_configured(policy: Any, *, beside_calls: bool
 
 
 def test_payloads_and_parts_become_content() -> None:
-    """A payload may be text or parts, and stands as its ticket until it is loaded."""
+    """A payload is text, or parts where the event says so, and stands as its ticket until it is loaded."""
     parts = '[{"type":"text","text":"hi"}]'
-    refs = [BlobRef(sha256=name, size_bytes=1) for name in ("text", "parts")]
-    entries = [UserMessage(parts=parts), UserMessage(ref=refs[0]), UserMessage(ref=refs[1]), UserMessage()]
+    ref = BlobRef(sha256="payload", size_bytes=1)
+    entries = [
+        UserMessage(parts=parts),
+        UserMessage(ref=ref, parts=PARTS_ELSEWHERE),
+        UserMessage(ref=ref),
+        UserMessage(text=parts),
+        UserMessage(),
+    ]
     messages = chat_messages("", entries, STYLE)
     assert history_problem(messages) is None
-    load_payloads(messages, lambda ref: {"text": b"[sic]", "parts": parts.encode()}[ref.sha256])
+    assert len(unloaded(messages)) == 2
+    load_payloads(messages, lambda _: parts.encode())
     assert not unloaded(messages)
-    assert [m["content"] for m in messages] == [json.loads(parts), "[sic]", json.loads(parts), "(empty message)"]
+    as_parts = json.loads(parts)
+    assert [m["content"] for m in messages] == [as_parts, as_parts, parts, parts, "(empty message)"]
+
+
+def test_a_payload_that_is_nothing_is_still_a_message() -> None:
+    """No content is empty, and parts that are none are sent as what they are."""
+    for payload, content in ((b"", "(empty message)"), (b"[]", "[]")):
+        messages = chat_messages("", [UserMessage(ref=BlobRef(sha256="x", size_bytes=1), parts=PARTS_ELSEWHERE)], STYLE)
+        load_payloads(messages, lambda _, payload=payload: payload)
+        assert messages[0]["content"] == content
 
 
 def test_tools_keep_their_order() -> None:

@@ -1,7 +1,7 @@
 """Writes a transcript as Chat Completions messages, and tools as their definitions.
 
 Pure, and the same transcript always gives the same bytes: prompt caches match prefixes. A payload that is not here yet
-stands in its message as the BlobRef; `load_payloads` puts it in.
+stands in its message as `Elsewhere`; `load_payloads` puts it in.
 
 The order rules are those of every server, the strictest first: each call is answered exactly once, at once, in call
 order; ids are unique in the request and minted by us; arguments are JSON objects; no content is empty. A history that
@@ -28,6 +28,14 @@ ILLEGAL_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 REASONING_TEXTS = ("reasoning_content", "reasoning")
 
 Message = dict[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class Elsewhere:
+    """Content that is in the blob store."""
+
+    ref: BlobRef
+    is_parts: bool  # the event says so: a text may look like parts
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -75,14 +83,15 @@ def json_value(text: str) -> Any:
 
 def unloaded(messages: Sequence[Message]) -> list[Message]:
     """The messages whose payload is still elsewhere."""
-    return [message for message in messages if isinstance(message["content"], BlobRef)]
+    return [message for message in messages if isinstance(message["content"], Elsewhere)]
 
 
 def load_payloads(messages: Sequence[Message], load: Callable[[BlobRef], bytes]) -> None:
     """Put the payloads in. Raises what `load` raises."""
     for message in unloaded(messages):
-        text = decoded(load(message["content"]))
-        message["content"] = _parts(text) or text or NO_TEXT
+        content: Elsewhere = message["content"]
+        text = decoded(load(content.ref))
+        message["content"] = (_parts(text) if content.is_parts else None) or text or NO_TEXT
 
 
 def encoded(body: Message) -> bytes:
@@ -105,9 +114,11 @@ def history_problem(messages: Sequence[Message]) -> str | None:
 
 
 def _user_content(entry: UserMessage) -> object:
+    if entry.ref is not None:
+        return Elsewhere(entry.ref, is_parts=entry.parts is not None)
     if entry.parts:
         return _parts(entry.parts) or entry.parts
-    return entry.text or entry.ref or NO_TEXT
+    return entry.text or NO_TEXT
 
 
 def _parts(text: str) -> list[Any] | None:

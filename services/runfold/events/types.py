@@ -24,6 +24,8 @@ else:
 
 # ---- values inside events
 
+PARTS_ELSEWHERE = "[]"  # in place of content parts, beside a BlobRef: the payload is parts, however text may look
+
 
 @event
 class BlobRef:
@@ -102,7 +104,7 @@ class RunRequested:
     definition: str | None = None  # inline agent, as JSON text
     input: str = ""  # the first user message
     input_parts: str | None = None  # content parts as JSON text, instead of the text
-    input_ref: BlobRef | None = None  # the input (text or parts), when too large to stand here
+    input_ref: BlobRef | None = None  # the input, when too large to stand here; parts if input_parts is [], else text
     interactive: bool = False  # waits for further messages after each answer
     result_schema: str | None = None  # JSON Schema of the result, as JSON text
     limits: dict[str, int] = field(default_factory=dict)  # limits of this task, by name
@@ -200,7 +202,7 @@ class MessageReceived:
     command_id: str
     text: str = ""
     parts: str | None = None  # content parts as JSON text, instead of the text
-    ref: BlobRef | None = None  # the content, when too large to stand here
+    ref: BlobRef | None = None  # the content, when too large to stand here; parts if `parts` is [], else text
     sender: str = ""
 
 

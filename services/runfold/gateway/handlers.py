@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from runfold.core.limits import INLINE_BYTES_MAX
 from runfold.events.types import (
+    PARTS_ELSEWHERE,
     ApprovalDecided,
     BlobRef,
     CancelRequested,
@@ -159,7 +160,7 @@ async def _message(gateway: Gateway, request: Request) -> Response:
     event = MessageReceived(
         command_id=command_id,
         text=body.text if ref is None else "",
-        parts=parts if ref is None else None,
+        parts=parts if ref is None or parts is None else PARTS_ELSEWHERE,
         ref=ref,
         sender=body.sender,
     )

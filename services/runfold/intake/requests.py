@@ -18,7 +18,14 @@ from runfold.core.limits import INLINE_BYTES_MAX, RECORD_BYTES_MAX, limit_proble
 from runfold.events.codec import Codec, Undecodable
 from runfold.events.envelope import TYPE_PREFIX, Headers
 from runfold.events.text import sanitised, sanitised_tree
-from runfold.events.types import BlobRef, CancelRequested, RunRequested, TaskCancelled, TaskRequested
+from runfold.events.types import (
+    PARTS_ELSEWHERE,
+    BlobRef,
+    CancelRequested,
+    RunRequested,
+    TaskCancelled,
+    TaskRequested,
+)
 
 TASK_ID_CHARS_MAX = 200  # it becomes a Kafka key, a header, a row and a part of names
 KEPT_CHARS = 1_000  # of a malformed request's texts, and of what we say about them
@@ -165,7 +172,8 @@ def _requested(codec: Codec, event: TaskRequested) -> Understood:
     payload = content if len(content) > INLINE_BYTES_MAX else None
     if payload is not None:
         ref = BlobRef(sha256=hashlib.sha256(payload).hexdigest(), size_bytes=len(payload))
-        asked = replace(asked, input="", input_parts=None, input_ref=ref)
+        parts = None if asked.input_parts is None else PARTS_ELSEWHERE
+        asked = replace(asked, input="", input_parts=parts, input_ref=ref)
     size = len(codec.encode(asked))
     if size > RECORD_BYTES_MAX:
         problem = f"the request needs {size:,} bytes beside a large input; {RECORD_BYTES_MAX:,} are the limit"
