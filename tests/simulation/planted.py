@@ -573,4 +573,3 @@ def a_lost_workspace_is_not_noticed() -> Iterator[None]:
 
     with instead(SimulatedProcesses, "has_workspace", here):
         yield
-

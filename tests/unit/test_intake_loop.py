@@ -348,6 +348,18 @@ def test_a_cancel_reaches_the_run_unless_it_ended(world: World) -> None:
     assert world.intake.counts == {"cancelled": 1, "late_cancels": 1}
 
 
+@pytest.mark.requirement("R10")
+def test_a_cancel_that_waits_already_stands_before_its_run(world: World) -> None:
+    """A task that nobody wants any more is not begun to be cancelled; the cancel's own turn repeats it, counted once."""
+    cancel = [("ce_type", b"runfold.TaskCancelled")]
+    world.log.request(GOOD, ID)
+    world.log.request(TaskCancelled(task_id=ID), ID, cancel)
+    world.step()
+    first, second, third = world.events()
+    assert isinstance(first, CancelRequested) and isinstance(second, RunRequested)
+    assert third == first
+
+
 def test_a_large_input_is_stored_before_its_run_begins(world: World) -> None:
     """The event holds the ticket; when it cannot be stored, the request waits and nothing else is lost."""
     text = "y" * (INLINE_BYTES_MAX + 1)

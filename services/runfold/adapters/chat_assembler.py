@@ -93,6 +93,16 @@ class ChatAssembler:
         return bool(self._size or self._calls)
 
     @property
+    def chars(self) -> int:
+        """How much of a reply has come."""
+        return self._size
+
+    @property
+    def usage(self) -> Usage | None:
+        """As far as the provider has said."""
+        return Usage(**self._usage) if self._usage else None
+
+    @property
     def is_too_large(self) -> bool:
         """More than a record can hold: whoever reads should stop. The reply counts as cut off."""
         return self._size > REPLY_BYTES_MAX
@@ -121,8 +131,7 @@ class ChatAssembler:
         if self._finish in BROKEN_REASONS:
             raise IncompleteReply(f"the provider broke off: {self._finish}")
         items = list(self._items())
-        usage = Usage(**self._usage) if self._usage else None
-        return Assembled(items=items, finish_reason=self._finish_reason(items), usage=usage, model=self._model)
+        return Assembled(items=items, finish_reason=self._finish_reason(items), usage=self.usage, model=self._model)
 
     def _choice(self, body: object) -> dict[str, Any]:
         """The first choice; the fields beside the choices are taken on the way."""

@@ -40,6 +40,7 @@ T = TypeVar("T")
 # be felt. Without it each record was a request of its own, and a broker answers those of one client one after another.
 LINGER_MS = 0.01
 BATCH = 500  # records; a few ms of work, so that timers and heartbeats are never far
+ACKNOWLEDGED_S = 0.005  # how long an acknowledgement of the outbox may lie
 QUERY_TIMEOUT_S = 10.0
 FULL_TIMEOUT_S = 5.0  # how long an append may wait for room in the producer's queue
 FLUSH_TIMEOUT_S = 10.0
@@ -100,6 +101,8 @@ class KafkaRunLog:
         # `consume` with a time-out waits until the batch is full: take what is there, and only then wait for one.
         messages = self._consume(BATCH, 0)
         if not messages and timeout_s > 0:
+            if self._outbox is not None and self._outbox.is_waiting:  # what it waits for wakes nobody
+                timeout_s = min(timeout_s, ACKNOWLEDGED_S)
             first = self._wait(timeout_s)
             if first is not None:
                 self._moved.clear()
@@ -273,6 +276,7 @@ class KafkaOutbox:
         }  # fmt: skip
         self._acknowledged: SimpleQueue[tuple[Callable[[bool], None], bool]] = SimpleQueue()
         self._problem: Permanent | None = None
+        self._unanswered = 0
         common = client_config(bootstrap, name, client)
         self._producer = Producer({
             **producer_config(common), "linger.ms": LINGER_MS, "message.max.bytes": OTHER_BYTES_MAX, "error_cb": self._error,
@@ -285,6 +289,7 @@ class KafkaOutbox:
         def delivered(error: KafkaError | None, _: Message) -> None:
             self._acknowledged.put((acknowledged, error is None))
 
+        self._unanswered += 1
         try:
             self._produce(self._topics[topic], value, key, headers=headers, on_delivery=delivered)
         except (BufferError, KafkaException):
@@ -303,11 +308,17 @@ class KafkaOutbox:
             except (BufferError, KafkaException):
                 return
 
+    @property
+    def is_waiting(self) -> bool:
+        """Was something published that is not acknowledged yet?"""
+        return self._unanswered > 0
+
     def poll(self) -> None:
         """Call what was acknowledged. `KafkaRunLog.poll` does it for the outbox it was given."""
         self._producer.poll(0)
         while not self._acknowledged.empty():
             acknowledged, well = self._acknowledged.get()
+            self._unanswered -= 1
             acknowledged(well)
         if self._problem is not None:
             raise self._problem

@@ -125,6 +125,8 @@ class _Attempt:
             status=failure.status,
             request_id=failure.request_id or self.request_id,
             duration_ms=self.elapsed_ms(),
+            usage=self.assembler.usage,
+            chars=self.assembler.chars,
         )
 
     def outcome_after(self, error: Exception | None) -> ModelOutcome:

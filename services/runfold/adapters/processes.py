@@ -34,7 +34,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from runfold.runner.main import main; sys.exit(main(sys.argv[1:]))"
 SOURCES = str(Path(contract.__file__).resolve().parents[2])
 PROBE_S = 30.0
-TOKEN_MARK = "#"  # before what tells a run's workspaces on one host apart
+WORKSPACE_MARK = "#"  # before what tells a run's workspaces on one host apart
 ISOLATIONS = ("auto", "required", "none")
 
 Done = Callable[[ToolReported], None]
@@ -122,7 +122,7 @@ class ProcessTools:
     def new_workspace(self, run_id: str) -> str:
         token = os.urandom(8).hex()
         self._spool.workspace(run_id, token).mkdir(mode=0o700, parents=True)
-        return f"{self.identity}{TOKEN_MARK}{token}"
+        return f"{self.identity}{WORKSPACE_MARK}{token}"
 
     def start(self, start: ToolStart, done: Done) -> ToolReported | None:
         process = self._tools.get(start.tool)
@@ -259,7 +259,7 @@ def _spawn(folder: Path, secrets: Mapping[str, str]) -> int:
 
 
 def _token(sandbox: str) -> str:
-    return sandbox.partition(TOKEN_MARK)[2]
+    return sandbox.partition(WORKSPACE_MARK)[2]
 
 
 def _style(process: Process) -> Style:

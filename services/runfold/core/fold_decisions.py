@@ -86,6 +86,11 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
     return True
 
 
+NUDGE_AFTER = 5  # turns that are all the same
+NUDGE = (
+    "You have now made the same calls {times} times in a row, with the same results. Repeating them will not change "
+    "anything: do something else, or answer with what you know."
+)
 LAST_TURN = (
     "This run has reached a limit: {reason}. No tool can be called any more. "
     "Say in a few sentences what was done so far, and what is left to do."
@@ -123,11 +128,21 @@ def _close_turn(state: RunState, reply: OpenReply, time_ms: int) -> None:
             for call in reply.calls
         ]
         state.transcript.append(Results(model_call=reply.model_call, turn=reply.turn, results=results))
+        _notice_repeats(state, reply)
     for note in state.notes:
         state.transcript.append(UserMessage(text=note))
     state.notes = []
     state.reply = None
     _stop_clock(state, time_ms)
+
+
+def _notice_repeats(state: RunState, reply: OpenReply) -> None:
+    """A model that makes the same calls and gets the same results again and again is told so, now and then."""
+    calls = tuple(f"{call.name} {call.arguments_sha256} {call.outcome} {call.output}" for call in reply.calls)
+    state.same_calls = state.same_calls + 1 if calls == state.last_calls else 0
+    state.last_calls = calls
+    if state.same_calls and (state.same_calls + 1) % NUDGE_AFTER == 0:
+        state.notes.append(NUDGE.format(times=state.same_calls + 1))
 
 
 def _stop_clock(state: RunState, time_ms: int) -> None:

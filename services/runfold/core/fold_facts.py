@@ -54,7 +54,7 @@ def _model_replied(state: RunState, record: Record, event: ModelReplied) -> None
     if event.model_call in state.replied:
         return
     state.replied.add(event.model_call)
-    _charge(state, event)
+    _charge(state, event.usage, sum(len(item.text) + len(item.arguments) for item in event.items))
     call = state.call
     if call is None or call.id != event.model_call or state.finished is not None:
         return  # superseded or never effective: paid for, and that is all
@@ -100,14 +100,13 @@ def _tool_calls(state: RunState, items: list[Item]) -> list[ToolCall]:
     return calls
 
 
-def _charge(state: RunState, event: ModelReplied) -> None:
-    """Count the usage of a reply, effective or not: it was paid for."""
+def _charge(state: RunState, told: Usage | None, said: int) -> None:
+    """Count the usage of a reply, effective or not, or of one that broke off: it was paid for. `said`: its characters."""
     counters = state.counters
-    usage = event.usage or Usage()
+    usage = told or Usage()
     known_in, known_out = usage.input_tokens, usage.output_tokens
     if known_in is None and known_out is None and usage.total_tokens is None:
         counters.tokens_estimated = True
-        said = sum(len(item.text) + len(item.arguments) for item in event.items)
         for entry in state.transcript[counters.sized_entries :]:
             counters.sized_chars += size_of(entry)
         counters.sized_entries = len(state.transcript)
@@ -122,6 +121,8 @@ def _model_failed(state: RunState, record: Record, event: ModelFailed) -> None:
         return
     state.replied.add(event.model_call)
     state.counters.model_failures += 1
+    if event.chars or event.usage is not None:
+        _charge(state, event.usage, event.chars)
     call = state.call
     if call is not None and call.id == event.model_call:
         call.failed = event

@@ -174,6 +174,8 @@ class RunState:
     answer_finish_reason: str = ""
     empty_replies: int = 0  # in a row
     cut_replies: int = 0  # in a row
+    last_calls: tuple[str, ...] = ()  # of the last turn: names, arguments and outcomes
+    same_calls: int = 0  # turns in a row that were like the one before
     is_over_limit: bool = False  # a call was settled as over a limit: the run ends after this turn
     last_turn: str = ""  # why this turn is the last: the limit that was reached
     # people

@@ -36,7 +36,7 @@ class ModelServer:
     ) -> None:
         self.app = ScriptedApp(parse_script(script), count_replies=count_replies, last_only=last_only)
         # Listening from here on: clients may connect before the thread runs, and wait for it.
-        self._socket = socket.create_server((host, port), backlog=1024)
+        self._socket = _listener(host, port)
         self.base_url = f"http://{host}:{self._socket.getsockname()[1]}/v1"
         self._server = uvicorn.Server(_config(self.app))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="model-server")
@@ -75,10 +75,17 @@ def serve(script: Path, port: int, *, host: str = "127.0.0.1", count_replies: bo
     except ScriptError as error:
         print(error, file=sys.stderr)
         return 2
-    with socket.create_server((host, port), backlog=1024) as listener:
+    with _listener(host, port) as listener:
         print(f"model server at http://{host}:{listener.getsockname()[1]}/v1", flush=True)
         uvicorn.Server(_config(app)).run([listener])
     return 0
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    listener = socket.create_server((host, port), backlog=1024)
+    # asyncio sets it for sockets that it makes itself; without, each answer waits 40 ms for the client's acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _config(app: ScriptedApp) -> uvicorn.Config:

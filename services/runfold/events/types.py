@@ -144,6 +144,8 @@ class ModelFailed:
     status: int | None = None  # HTTP status
     request_id: str | None = None
     duration_ms: int = 0
+    usage: Usage | None = None  # of an attempt that broke off, where the provider said so
+    chars: int = 0  # of the reply, that had come when it broke: they are paid for
 
 
 @event

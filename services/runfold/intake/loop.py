@@ -33,7 +33,7 @@ from runfold.events.types import CancelRequested, RunRequested, TaskCompleted
 from runfold.intake.finished import FinishedIds
 from runfold.intake.ports import Fate, Outgoing, RequestLog
 from runfold.intake.requests import Understood, Unreadable, understand
-from runfold.intake.writer import Writer, reroutes
+from runfold.intake.writer import Writer, is_cancel, reroutes
 from runfold.ports import Blobs, Clock, Delivery, Transient
 
 FRESH_MS = 10_000  # see above
@@ -53,6 +53,7 @@ class Owned:
     number: int
     finished: FinishedIds = field(default_factory=FinishedIds)
     waiting: deque[Delivery] = field(default_factory=deque)  # read, and not taken yet; in order
+    cancels: dict[bytes | None, Delivery] = field(default_factory=dict)  # of those that wait, by key
     open: dict[int, str] = field(default_factory=dict)  # offset of each taken one: its event id, or SETTLED
     must_see: int | None = None  # the end of the completions that is being read up to
     asked_at_ms: int = 0  # when Kafka was asked for it
@@ -98,6 +99,8 @@ class Intake:
             owned = self.partitions.get(request.partition)
             if owned is not None:
                 owned.waiting.append(request)
+                if is_cancel(request.headers):
+                    owned.cancels[request.key] = request
         self._freshen()
         for owned in list(self.partitions.values()):
             self._serve(owned)
@@ -183,11 +186,26 @@ class Intake:
 
     def _serve(self, owned: Owned) -> None:
         while owned.waiting and owned.may_take(self.clock.monotonic_ms()):
-            self._take(owned, owned.waiting.popleft())
+            request = owned.waiting.popleft()
+            self._cancel_first(owned, request)
+            self._take(owned, request)
+        if not owned.waiting:
+            owned.cancels.clear()
         must_hold = bool(owned.waiting) or owned.fresh_at_ms is None
         if must_hold != owned.is_held:
             owned.is_held = must_hold
             (self.log.hold if must_hold else self.log.release)(owned.number)
+
+    def _cancel_first(self, owned: Owned, request: Delivery) -> None:
+        """A task whose cancel waits behind it is not to be begun: the cancel stands first. Its own turn repeats it, which
+        counts once."""
+        cancel = owned.cancels.get(request.key) if owned.cancels else None
+        if cancel is None or cancel.offset <= request.offset:
+            return
+        place = f"{cancel.partition}-{cancel.offset}"
+        meant = understand(self.codec, cancel.key, cancel.value, cancel.headers, place)
+        if isinstance(meant.event, CancelRequested) and not owned.finished.is_ended(meant.task_id):
+            self.log.send(self._writer.fact(meant.task_id, meant.event, new_event_id(), cancel), lambda *_: None)
 
     def _take(self, owned: Owned, request: Delivery) -> None:
         event_id = owned.open.setdefault(request.offset, new_event_id())

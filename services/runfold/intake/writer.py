@@ -13,6 +13,7 @@ from runfold.ports import Clock, Delivery
 QUARANTINED_BYTES_MAX = 256 * 1024  # of the record's value; its place says where the whole is
 QUARANTINED_HEADERS_MAX = 64 * 1024  # bytes of all together
 REROUTED = "runfold-rerouted"
+CANCEL_TYPE = b"runfold.TaskCancelled"
 
 
 @dataclass(slots=True)
@@ -54,6 +55,11 @@ class Writer:
         headers = self._headers.fact("Quarantined", event_id, self.clock.wall_ms())
         key = (request.key or b"")[:KEPT_CHARS].decode("utf-8", "replace")
         return Outgoing(topic=Topic.QUARANTINE, key=key, value=self.codec.encode(event), headers=headers)
+
+
+def is_cancel(headers: Headers | None) -> bool:
+    """Does the record say of itself that it is a TaskCancelled? Without opening it."""
+    return header(headers, "ce_type") == CANCEL_TYPE
 
 
 def reroutes(headers: Headers | None) -> int:
