@@ -4,10 +4,11 @@ One thread follows all partitions of run-events from their beginning and folds e
 acceptance, so that no two readers disagree. It is ready when it has read to the end that it saw at its start.
 
 What it costs. A run that goes on: its state, which is its transcript (some tens of KB as a rule, a few MB at most), and
-what has come of the text that its model is writing. A run that ended: 4 KB for each of the latest `RECENT_MAX`, its
-result up to 4,096 characters included; 300 bytes for each older one, which is read again when somebody asks for it, from
-its first to its last offset; beyond `ENDED_MAX` the oldest is forgotten. Starting costs one reading of the log, some
-20,000 records a second.
+what has come of the text that its model is writing. A run that ended: 5 KB for each of the latest `RECENT_MAX`, its
+result up to 4,096 characters beside; 300 bytes for each older one, which is read again when somebody asks for it, from
+its first to its last offset; beyond `ENDED_MAX` the oldest is forgotten. Starting costs one reading of the log: 13 µs a
+record (measured), beside what Kafka's client takes for it. A run whose beginning has left the log is known by its next
+checkpoint; if its request was repeated in between, it is known wrongly until then.
 
 Threads: `step` is called by one; everything else may be called by any, and takes the lock.
 """
@@ -31,7 +32,7 @@ from runfold.ports import Delivery
 
 T = TypeVar("T")
 ENDED_MAX = 1_000_000  # ended runs that are known by their offsets: 300 MB
-RECENT_MAX = 10_000  # of these, with what people ask about most: 40 MB
+RECENT_MAX = 10_000  # of these, with what people ask about most: 50 MB, results beside
 RESULT_CHARS_KEPT = 4_096
 TEXT_RECORDS_MAX = 4_000  # of one model call that is being written: a reply has at most 600 KiB, 1 KB or so a record
 

@@ -102,6 +102,7 @@ class Tracked:
         state = self.state
         state.transcript.clear()
         state.replied.clear()
+        state.reports.clear()
         state.context = None
         if state.task is not None:
             state.task = replace(state.task, input="", input_parts=None, definition=None, result_schema=None)
