@@ -40,7 +40,9 @@ class Restored:
 
     state: RunState
     base_offset: int  # reading from here gives the same state again
+    base_time_ms: int  # of what stands there
     is_carried: bool = False  # by a checkpoint
+    bytes: int = 0  # of the records since there
 
 
 @dataclass(slots=True)
@@ -175,11 +177,12 @@ def rebuilt(run_id: str, records: list[Record], mark: int) -> Restored:
 
 
 def _folded(run_id: str, records: list[Record], mark: int, skipped: set[int]) -> Restored:
-    start = _adopted(records, mark) or Restored(RunState(run_id=run_id), records[0].offset)
+    start = _adopted(records, mark) or Restored(RunState(run_id=run_id), records[0].offset, records[0].time_ms)
     state = start.state
     for record in records:
         if record.offset < start.base_offset:
             continue
+        start.bytes += len(record.value)
         if record.offset in skipped:
             leave_out(state, record)
         else:
@@ -198,7 +201,7 @@ def _adopted(records: list[Record], mark: int) -> Restored | None:
                 if not _has_rival(records, first.as_of_offset, first_record):
                     state = unpacked(payload)
                     state.last = first_record.follows or ""
-                    return Restored(state, first.as_of_offset, is_carried=True)
+                    return Restored(state, first.as_of_offset, first_record.time_ms, is_carried=True)
     return None
 
 

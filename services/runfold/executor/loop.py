@@ -178,6 +178,8 @@ class Executor:
             except NotAnEvent as error:
                 self.quarantine.put(delivery, str(error))
                 return
+        if record.type != "RunCheckpointed":
+            partition.wrote(record.offset, len(record.value))
         if not record.run_id:
             if record.event_id == partition.opened_id:
                 self._opened(partition, record)
@@ -240,7 +242,7 @@ class Executor:
         state = run.state
         if not state.last and record.type in BASES:
             run.base_time_ms = record.time_ms
-        run.bytes_since_checkpoint += len(record.value)
+        run.bytes_since_base += len(record.value)
         taken = take(state, record)
         if taken is FACT:
             self._took_fact(run, record, is_ours=is_ours)

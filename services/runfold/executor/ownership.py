@@ -136,7 +136,9 @@ class Ownership:
         partition.assigned_at_ms = partition.stamp_ms
         partition.finished = dict(sorted(restoring.finished.items(), key=_by_time))
         for run_id, kept in found:
-            partition.runs[run_id] = new_run(kept.state, partition.number, kept.base_offset, opened.time_ms)
+            run = new_run(kept.state, partition.number, kept.base_offset, kept.base_time_ms)
+            run.bytes_since_base = kept.bytes
+            partition.runs[run_id] = run
         partition.met(run_id for run_id, _ in found)
         partition.met(restoring.finished)
         partition.away.update(map(short_id, restoring.away))
@@ -153,6 +155,7 @@ class Ownership:
             if partition is None or partition.restoring is not None or partition.position < 0:
                 continue
             mark = partition.mark(self.settings.finished_memory_ms)
+            partition.forget_written(mark)
             metadata = written_mark(self.log.identity, mark, partition.left_behind(mark))
             positions[number] = Committed(partition.position, metadata)
         if positions:

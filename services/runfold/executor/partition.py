@@ -5,16 +5,19 @@ monotonic time since. It never goes back, and without traffic it still goes on.
 """
 
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from operator import itemgetter
 
 from runfold.core.ended import Ended
 from runfold.core.restore import Restoring
 from runfold.executor.mark import short_id
 from runfold.executor.run import Run
 
+WRITTEN_BYTES = 16 * 1024  # how fine the memory of "how much was written since" is
 STAMPS_MS = 1_000  # how fine the memory of "which offset was it a minute ago" is
 _order = count()  # breaks ties between timers of the same millisecond
 
@@ -28,6 +31,7 @@ class Partition:
     blocked: str = ""  # why it may not become live
     is_refused: bool = False  # it did not become live for that: an operator has to speak
     assigned_at_ms: int = 0
+    written: int = 0  # bytes of records read, without checkpoints
     away: set[str] = field(default_factory=set)  # short ids of parked runs that are not in memory
     runs: dict[str, Run] = field(default_factory=dict)
     finished: dict[str, Ended] = field(default_factory=dict)  # by run id, oldest first
@@ -36,6 +40,7 @@ class Partition:
     _now_ms: int = 0
     _timers: list[tuple[int, int, Run]] = field(default_factory=list)
     _stamps: deque[tuple[int, int]] = field(default_factory=deque)  # (time, offset), one a second
+    _written: list[tuple[int, int]] = field(default_factory=list)  # (offset, bytes before it), one each WRITTEN_BYTES
 
     def read(self, time_ms: int, offset: int) -> int:
         """A record was read: its event time, which never goes back on a partition."""
@@ -45,6 +50,17 @@ class Partition:
             if not self._stamps or time_ms - self._stamps[-1][0] >= STAMPS_MS:
                 self._stamps.append((time_ms, offset))
         return self.stamp_ms
+
+    def wrote(self, offset: int, size: int) -> None:
+        """So much stands at this offset; not called for checkpoints, which carry what was written before."""
+        if not self._written or self.written - self._written[-1][1] >= WRITTEN_BYTES:
+            self._written.append((offset, self.written))
+        self.written += size
+
+    def written_since(self, offset: int) -> int:
+        """Bytes from this offset on, or a little more."""
+        place = bisect_right(self._written, offset, key=itemgetter(0))
+        return self.written - self._written[place - 1][1] if place else self.written
 
     def see(self, monotonic_ms: int) -> None:
         """The records up to here were read by this (monotonic) time."""
@@ -107,6 +123,11 @@ class Partition:
         parked = (run for run in self.runs.values() if run.state.parked is not None and run.base_offset < mark)
         return self.away | {short_id(run.state.run_id) for run in parked}
 
+    def forget_written(self, mark: int) -> None:
+        """Nobody asks for offsets before the mark."""
+        place = bisect_right(self._written, mark, key=itemgetter(0))
+        del self._written[: max(0, place - 1)]
+
     def forget_finished(self, finished_memory_ms: int) -> None:
         """Forget ended runs that no repeated request can be of any more: none comes, and the mark passed the last."""
         horizon_ms = self.stamp_ms - finished_memory_ms
@@ -122,6 +143,8 @@ class Partition:
         self.position = position
         self.stamp_ms = 0
         self._stamps.clear()
+        self.written = 0
+        self._written.clear()
         self.runs.clear()
 
 

@@ -34,8 +34,15 @@ class Run:
     completing: bool = False  # TaskCompleted is on its way
     completion: str = ""  # its id, once acknowledged
     checkpoint_at: int = -1  # as-of offset of a checkpoint on its way
-    bytes_since_checkpoint: int = 0
+    checkpoint_bytes: int = 0  # what it weighs
+    base_bytes: int = 0  # of the last checkpoint
+    bytes_since_base: int = 0  # of its own records
     base_time_ms: int = 0
+
+    @property
+    def state_bytes(self) -> int:
+        """What its state weighs at most: it was made of these."""
+        return self.base_bytes + self.bytes_since_base
 
     def drop_ahead(self) -> None:
         """Forget what was sent: it is void, lost, or nobody knows. The next decisions get new ids."""

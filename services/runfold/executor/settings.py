@@ -10,6 +10,7 @@ class ExecutorSettings:
     poll_ms_max: int = 500  # longest wait for records when no timer is due
     commit_interval_ms: int = 2_000  # how far a restart reads back at most, beside the low-water mark
     checkpoint_records: int = 50_000  # distance of the mark at which the runs that hold it are checkpointed
+    checkpoint_bytes: int = 64 * 1024 * 1024  # the same in bytes: two seconds of reading; see checkpoints.py
     checkpoint_age_ms: int = 24 * 3_600_000  # the same in time: a quarter of the shortest retention in use
     finished_memory_ms: int = 60_000  # ids that ended in this time are known: covers intake's 30 s delivery time-out
     early_facts_max: int = 1_000  # runs of a partition that have nothing but early facts
