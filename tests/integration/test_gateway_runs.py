@@ -1,9 +1,11 @@
 """The gateway by HTTP alone: submit, look, wait, follow; and what it refuses."""
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,20 @@ def test_two_who_submit_at_once_start_one_run(here: Place, client: Client) -> No
         assert sorted(answers) == [201, 409]
         assert client.ends(task_id)["status"] == "completed"
     here.end("other")
+
+
+def test_a_gateway_that_is_behind_reads_on_before_it_says_no(here: Place, client: Client) -> None:
+    """What one gateway has answered for is not unknown to another that was stopped meanwhile."""
+    other = here.gateway("behind")
+    process = here.processes["behind"]
+    for _ in range(5):
+        process.send_signal(signal.SIGSTOP)
+        run_id = client.submit("short")
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(other.get, f"/runs/{run_id}")
+            process.send_signal(signal.SIGCONT)
+            assert asked.result().status == 200
+    here.end("behind")
 
 
 def test_a_result_is_waited_for_no_longer_than_asked(client: Client) -> None:
