@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from runfold.core.pending import pending_replay, pending_tools
-from runfold.core.state import LateReport, RunState, ToolCall
+from runfold.core.state import LateReport, RunState, ToolCall, late_id
 from runfold.events.envelope import Record
 from runfold.events.types import LateReportRecorded, ModelFailed, ToolReported
 from runfold.executor.claims import Claims
@@ -151,7 +151,7 @@ class Effects:
         event = LateReportRecorded(
             model_call=late.model_call, position=late.position, dispatch=late.dispatch, report=late.report
         )
-        event_id = f"late-{late.report}"
+        event_id = late_id(late.report)
         if not self.writer.is_unread(event_id):
             self.writer.fact(partition, run_id, event, now_ms, event_id=event_id)
 
