@@ -213,7 +213,7 @@ def place(bootstrap: str, folder: Path, script: Mapping[str, Any], *services: st
         (agents / f"{name}.toml").write_text(AGENT.format(name=name))
     with ModelServer(script) as model:
         environment = {
-            "PYTHONPATH": f"{ROOT / 'services'}:{ROOT}", "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
             "RUNFOLD_TOPIC_PREFIX": names.prefix, "RUNFOLD_RUN_PARTITIONS": str(PARTITIONS),
             "RUNFOLD_AGENTS": str(agents), "RUNFOLD_TOOLS": "tests.integration.gateway_tools:TOOLS",
             "RUNFOLD_BLOBS": str(folder / "blobs"), "OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "none",

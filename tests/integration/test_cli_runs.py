@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gateway_place import PATIENCE_S, ROOT, TOKEN, Client, Place, place
+from tests.integration.gateway_place import PATIENCE_S, TOKEN, Client, Place, place
 
 pytestmark = pytest.mark.kafka
 STORY = "One sheep jumped over the fence. " * 30
@@ -35,7 +35,7 @@ class Cli:
 
     def __init__(self, port: int) -> None:
         self._environment = {
-            **os.environ, "PYTHONPATH": f"{ROOT / 'services'}", "RUNFOLD_GATEWAY_URL": f"http://127.0.0.1:{port}",
+            **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUNFOLD_GATEWAY_URL": f"http://127.0.0.1:{port}",
             "RUNFOLD_GATEWAY_TOKEN": TOKEN, "USER": "ana", "LOGNAME": "ana",
         }  # fmt: skip
 

@@ -1,6 +1,8 @@
 """The crash tests again, for runs that meet people, a child, a clock, a failing model, a pause and a limit."""
 
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,7 +96,7 @@ def intake(here: Place) -> Stack:
             "KAFKA_BOOTSTRAP_SERVERS": here.bootstrap,
             "RUNFOLD_TOPIC_PREFIX": here.names.prefix,
             "RUNFOLD_RUN_PARTITIONS": str(here.partitions),
-            "PYTHONPATH": "services",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
     )
     stack.start("intake")

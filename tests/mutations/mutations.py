@@ -20,6 +20,7 @@ APPROVAL = "core/approval.py"
 CHILDREN = "core/children.py"
 DECIDE = "core/decide.py"
 DECIDE_MODEL = "core/decide_model.py"
+DECIDE_SANDBOX = "core/decide_sandbox.py"
 DECIDE_TOOLS = "core/decide_tools.py"
 DECIDE_WAITS = "core/decide_waits.py"
 ENDING = "core/ending.py"
@@ -31,6 +32,7 @@ LIMITS = "core/limits.py"
 LIVE_TEXT = "core/live_text.py"
 PENDING = "core/pending.py"
 RESTORE = "core/restore.py"
+SANDBOX = "core/sandbox.py"
 TRANSCRIPT = "core/transcript.py"
 WAITS = "core/waits.py"
 CODEC = "events/codec.py"
@@ -38,9 +40,11 @@ AGENTS = "adapters/agents.py"
 ARGUMENTS = "adapters/arguments.py"
 BLOBS = "adapters/blobs.py"
 INLINE_TOOLS = "adapters/inline_tools.py"
+PROCESSES = "adapters/processes.py"
 REGISTRY = "adapters/registry.py"
 TOOLBOX = "adapters/toolbox.py"
 TRUNCATION = "adapters/truncation.py"
+SHOW = "cli/show.py"
 INTAKE = "intake/loop.py"
 REQUESTS = "intake/requests.py"
 
@@ -180,6 +184,18 @@ MUTATIONS = (
              "bytes_max - len(note.encode())", "bytes_max - len(note) + 8"),
     Mutation("R20", "a stored output is cut", BLOBS,
              "out.write(payload)", "out.write(payload[:100])"),
+    Mutation("R21", "a local process gets other arguments than were checked", PROCESSES,
+             "arguments=start.arguments,", 'arguments="{}",'),
+    Mutation("R22", "a run whose workspace is lost goes on as if it were there", DECIDE_SANDBOX,
+             'is_lost = state.sandbox != ""', 'is_lost = False and state.sandbox != ""'),
+    Mutation("R23", "calls that failed are repeated too", SANDBOX,
+             'and result.outcome == "succeeded"', 'and result.outcome'),
+    Mutation("R23", "another result is taken for the same", SANDBOX,
+             "elif event.output != wanted.output:", "elif False:"),
+    Mutation("R23", "the model is not told", SANDBOX,
+             "state.notes.append(event.message)", "pass"),
+    Mutation("R24", "an execution that goes on is not found by its id", PROCESSES,
+             "if traces.standing in (Standing.UNKNOWN, Standing.GONE):", "if traces.standing is not Standing.ENDED:"),
     Mutation("R25", "an odd argument is a way around the gate", APPROVAL,
              "  # other types than the rule's author thought of\n        return True", "\n        return False"),
     Mutation("R25", "an approval has another time than was promised", LIMITS,
@@ -297,6 +313,8 @@ MUTATIONS = (
              "if is_orphan:", "if False:"),
     Mutation("R36", "another executor decides what has no effect", DECIDE_TOOLS,
              MAY_RESTART, f"{MAY_RESTART}    return True\n"),
+    Mutation("R39", "a run's children are not shown", SHOW,
+             "for child in view[\"children\"]:", "for child in []:"),
     Mutation("R40", "an interactive task ends with its first answer", DECIDE_MODEL,
              "(interactive and not state.closed)", "state.closed"),
     Mutation("R40", "an interactive task waits for ever", DECIDE_MODEL,

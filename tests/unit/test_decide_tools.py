@@ -298,6 +298,8 @@ def test_a_result_in_time_is_not_overtaken_by_the_limit() -> None:
 # ---- after a change of owner
 
 
+@requirement("R2")
+@requirement("R11")
 @requirement("R12")
 def test_an_open_call_of_a_dead_owner_is_interrupted_never_repeated() -> None:
     """Two session timeouts after the takeover: until then the old owner may still report."""

@@ -10,7 +10,7 @@ from runfold.core.transcript import UserMessage, check_order
 from runfold.events.types import ReplayStarted, RunFinished, SandboxReady, SandboxReplaced, TurnAdvanced
 from tests.builders import SESSION_MS, Story, call, dispatched, names, only
 
-pytestmark = pytest.mark.requirement("R23")
+pytestmark = [pytest.mark.requirement("R22"), pytest.mark.requirement("R23")]
 
 
 def worked(*outputs: str) -> Story:
