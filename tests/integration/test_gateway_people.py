@@ -56,7 +56,11 @@ def shown(view: Any) -> dict[str, Any]:
     return {"approval": approval["approval"], "arguments_sha256": approval["arguments_sha256"]}
 
 
-def question(view: Any) -> dict[str, Any]:
+def question(client: Client, run_id: str) -> dict[str, Any]:
+    """The call that asks a person, once it does."""
+    view = client.until(
+        run_id, lambda view: any(c["waits_for"] == "person" for c in view["open_calls"]), "the question"
+    )
     (call,) = [call for call in view["open_calls"] if call["waits_for"] == "person"]
     return {"model_call": call["model_call"], "position": call["position"]}
 
@@ -166,7 +170,7 @@ def test_a_decided_approval_stays_decided_after_a_restart(here: Place, client: C
     assert anew.post(f"/runs/{run_id}/deny", shown(view)).detail == "it was already approved by ana"
     assert anew.post(f"/runs/{run_id}/approve", body).body == first.body
     assert len(recorded(client, run_id, "ApprovalDecided")) == 2
-    assert client.post(f"/runs/{run_id}/answer", {**question(client.run(run_id)), "text": "blue"}).status == 200
+    assert client.post(f"/runs/{run_id}/answer", {**question(client, run_id), "text": "blue"}).status == 200
     assert client.ends(run_id)["status"] == "completed"
     here.end("restarted")
 
@@ -211,7 +215,7 @@ def test_an_approval_of_something_else_is_written_nowhere(client: Client) -> Non
 def test_a_question_is_answered_once(client: Client) -> None:
     """The answer is the call's result; a second one is told who was first; a call that asks nobody takes none."""
     run_id, view = waiting(client, "both", "waiting_approval")
-    body = {**question(view), "text": "blue\x00", "sender": "ana"}
+    body = {**question(client, run_id), "text": "blue\x00", "sender": "ana"}
     assert client.post(f"/runs/{run_id}/answer", body).status == 200
     assert client.post(f"/runs/{run_id}/answer", {**body, "text": "red"}).detail == "it was already answered by ana"
     for wrong in ({"model_call": "nothing"}, {"position": 1}, {"position": 7}):
@@ -373,7 +377,7 @@ def test_a_paused_run_waits_until_it_is_resumed(client: Client) -> None:
     assert client.post(f"/runs/{run_id}/resume").detail == "the run is not paused"
     assert client.post(f"/runs/{run_id}/pause").body["status"] == "paused"
     assert client.post(f"/runs/{run_id}/pause").detail == "the run is paused already"
-    assert client.post(f"/runs/{run_id}/answer", {**question(view), "text": "blue"}).status == 200
+    assert client.post(f"/runs/{run_id}/answer", {**question(client, run_id), "text": "blue"}).status == 200
     assert client.get(f"/runs/{run_id}/result?wait=0.5").body["status"] == "paused"
     assert client.run(run_id)["turn"] == 1
     assert client.post(f"/runs/{run_id}/resume").status == 200
@@ -381,6 +385,15 @@ def test_a_paused_run_waits_until_it_is_resumed(client: Client) -> None:
 
 
 # ---- external tools
+
+
+def dispatched(client: Client, run_id: str, but: str = "") -> Any:
+    """The run's open call, once it is dispatched."""
+    view = client.until(
+        run_id, lambda view: [c for c in view["open_calls"] if c["dispatch"] not in (None, but)], "the dispatch"
+    )
+    (call,) = view["open_calls"]
+    return call
 
 
 def token(client: Client, run_id: str, dispatch: str) -> str:
@@ -393,8 +406,7 @@ def token(client: Client, run_id: str, dispatch: str) -> str:
 def test_an_external_tool_reports_with_the_token_of_its_dispatch(client: Client, other: Client) -> None:
     """Neither the service's token nor another dispatch's will do; a report counts once, and a late one is told."""
     run_id, _ = waiting(client, "twice", "running")
-    view = client.until(run_id, lambda view: view["open_calls"], "the call")
-    (call,) = view["open_calls"]
+    call = dispatched(client, run_id)
     assert (call["waits_for"], call["tool"], call["tool_class"]) == ("external", "stock", "external")
     first = token(client, run_id, call["dispatch"])
     path = f"/runs/{run_id}/calls/{call['dispatch']}/report"
@@ -402,7 +414,7 @@ def test_an_external_tool_reports_with_the_token_of_its_dispatch(client: Client,
     for wrong in (client.token, first[:-1], first + "x", "", "v1."):
         assert client.post(path, body, headers={"authorization": f"Bearer {wrong}"}).status == 401
     stranger, _ = waiting(client, "stock", "running")
-    strange = client.until(stranger, lambda view: view["open_calls"], "the call")["open_calls"][0]["dispatch"]
+    strange = dispatched(client, stranger)["dispatch"]
     foreign = token(client, stranger, strange)
     assert client.post(path, body, headers={"authorization": f"Bearer {foreign}"}).status == 401
     signed = {"authorization": f"Bearer {first}"}
@@ -412,10 +424,7 @@ def test_an_external_tool_reports_with_the_token_of_its_dispatch(client: Client,
     assert answers[0].body == answers[2].body
     assert "another body" in client.post(path, {**body, "outcome": "failed"}, headers=signed).detail
     assert "closed" in client.get(f"/runs/{run_id}/calls/{call['dispatch']}/token").detail
-    second = client.until(
-        run_id, lambda view: [c for c in view["open_calls"] if c["dispatch"] != call["dispatch"]], "the second call"
-    )
-    (again,) = second["open_calls"]
+    again = dispatched(client, run_id, call["dispatch"])
     report = {"outcome": "failed", "output": "none left"}
     assert client.post(f"/runs/{run_id}/calls/{again['dispatch']}/report", report, headers=signed).status == 401
     assert client.post(f"/runs/{run_id}/cancel").status == 200
