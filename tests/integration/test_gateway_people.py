@@ -214,7 +214,7 @@ def test_an_approval_of_something_else_is_written_nowhere(client: Client) -> Non
 @pytest.mark.requirement("R12")
 def test_a_question_is_answered_once(client: Client) -> None:
     """The answer is the call's result; a second one is told who was first; a call that asks nobody takes none."""
-    run_id, view = waiting(client, "both", "waiting_approval")
+    run_id, _ = waiting(client, "both", "waiting_approval")
     body = {**question(client, run_id), "text": "blue\x00", "sender": "ana"}
     assert client.post(f"/runs/{run_id}/answer", body).status == 200
     assert client.post(f"/runs/{run_id}/answer", {**body, "text": "red"}).detail == "it was already answered by ana"
@@ -373,7 +373,7 @@ def test_cancel_is_heard_during_a_model_call(here: Place, client: Client) -> Non
 @pytest.mark.requirement("R27")
 def test_a_paused_run_waits_until_it_is_resumed(client: Client) -> None:
     """Answers are taken meanwhile, and nothing new starts; what is not paused cannot be resumed."""
-    run_id, view = waiting(client, "asks", "waiting_answer")
+    run_id, _ = waiting(client, "asks", "waiting_answer")
     assert client.post(f"/runs/{run_id}/resume").detail == "the run is not paused"
     assert client.post(f"/runs/{run_id}/pause").body["status"] == "paused"
     assert client.post(f"/runs/{run_id}/pause").detail == "the run is paused already"
