@@ -1,19 +1,7 @@
 """The tools of the gateway's tests: one that a person must allow, one that somebody else runs, and those that wait."""
 
-from dataclasses import replace
-
 from runfold.adapters.toolbox import Tool, tool
 from runfold.adapters.waiting_tools import TOOLS as WAITING
-from runfold.events.types import ToolSpec
-
-
-class External(Tool):
-    """Runs elsewhere, and is reported over HTTP."""
-
-    __slots__ = ()
-
-    def spec(self) -> ToolSpec:
-        return replace(Tool.spec(self), tool_class="external")
 
 
 @tool(approval="always", approval_reason="it costs money", changes_state=True)
@@ -28,12 +16,13 @@ def echo(text: str) -> str:
     return text
 
 
-stock = External(
+stock = Tool(
     name="stock",
     description="Asks the warehouse.",
     parameters={"type": "object", "properties": {"item": {"type": "string"}}},
     function=lambda arguments: "",
     takes_dict=True,
+    is_external=True,
     time_limit_s=60,
 )
 TOOLS: list[Tool] = [pay, echo, stock, *WAITING]

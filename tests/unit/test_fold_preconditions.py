@@ -237,6 +237,10 @@ BROKEN: dict[str, Callable[[], Case]] = {
         s := with_message(waiting()),
         ending("completed", s.model_call),
     ),
+    "RunFinished completed: somebody spoke before the end": lambda: (
+        s := with_message(answered()),
+        ending("completed", s.model_call),
+    ),
     "TaskReported: not ended": lambda: (calling(), TaskReported(completion="c")),
     "TaskReported: reported": lambda: (reported(), TaskReported(completion="c")),
     "RunParked: parked": lambda: (parked(calling()), RunParked(reason="y", base_offset=1)),

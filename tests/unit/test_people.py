@@ -445,8 +445,9 @@ def test_a_claim_comes_too_late(when: str) -> None:
 
 def test_an_external_tool_is_waited_for_whoever_owns_the_run() -> None:
     """Somebody else runs it: no process of ours is missed."""
-    story = dispatched(call("elsewhere"))
+    story = dispatched(call("elsewhere"), limits={"turn_ms": 9_000_000, "run_ms": 9_000_000})
     story.changes_owner().later(60_000)
     assert story.goes_on() == []
-    story.later(60_000)
+    assert story.wake_after_ms() == 3_600_000 - 60_000
+    story.later(3_600_000 - 60_000)
     assert only(story.goes_on(), ToolSettled).outcome == "timed_out"

@@ -12,6 +12,12 @@
     [tool.bounds]
     memory_bytes = 100_000_000
 
+    [[tool]]
+    name = "ship"
+    description = "Has a parcel sent."
+    external = true                        # nothing runs here: a service reads ToolDispatchStarted from run-events, and
+    parameters = { type = "object" }       # reports to a gateway with the token that this gives for the dispatch
+
 Named in settings like other tools, by the file's path: RUNFOLD_TOOLS=tools.toml.
 """
 
@@ -52,6 +58,7 @@ class ToolConfig(BaseModel, frozen=True, extra="forbid"):
     approval: str = ""
     approval_reason: str = ""
     secrets: tuple[str, ...] = ()
+    external: bool = False  # neither command nor function: somebody reads the dispatch, and reports through a gateway
     sandbox: bool = False
     workspace: bool = False
     bounds: BoundsConfig = BoundsConfig()
@@ -90,12 +97,25 @@ def _made(config: ToolConfig, beside: Path) -> Tool:
         idempotent=config.idempotent,
         approval=config.approval,
         approval_reason=config.approval_reason,
-        process=Process(
-            command=command,
-            function=config.function,
-            secrets=config.secrets,
-            sandbox=config.sandbox,
-            workspace=config.workspace,
-            bounds=Bounds(**config.bounds.model_dump(exclude_none=True)),
-        ),
+        is_external=config.external,
+        process=_process(config, command),
+    )
+
+
+def _process(config: ToolConfig, command: tuple[str, ...]) -> Process | None:
+    """What runs; nothing of ours for an external tool."""
+    if config.external:
+        given = config.model_fields_set & {"command", "function", "secrets", "sandbox", "workspace", "bounds"}
+        if given:
+            raise Permanent(
+                f"tool {config.name!r}: external, so nothing runs here; leave out {', '.join(sorted(given))}"
+            )
+        return None
+    return Process(
+        command=command,
+        function=config.function,
+        secrets=config.secrets,
+        sandbox=config.sandbox,
+        workspace=config.workspace,
+        bounds=Bounds(**config.bounds.model_dump(exclude_none=True)),
     )

@@ -34,6 +34,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from runfold.adapters.arguments import BadSchema, compiled
 from runfold.adapters.process_spec import Process
+from runfold.core.approval import approval_problem
 from runfold.events.types import ToolSpec
 from runfold.ports import Permanent
 
@@ -76,6 +77,7 @@ class Tool:
     approval: str = ""  # always: a person is asked before every call
     approval_reason: str = ""
     process: Process | None = None  # runs in a process of its own; None: in the executor's
+    is_external: bool = False  # somebody else carries it out, and reports through a gateway
     waits_for: str = ""  # time, person or child: nothing runs, the run itself waits; see `waiting_tools`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +103,7 @@ class Tool:
             name=self.name,
             description=self.description,
             parameters=json.dumps(self.parameters, separators=(",", ":"), sort_keys=True),
-            tool_class="inline" if self.process is None else "process",
+            tool_class="external" if self.is_external else "inline" if self.process is None else "process",
             time_limit_ms=int(self.time_limit_s * 1000),
             changes_state=self.changes_state,
             idempotent=self.idempotent,
@@ -308,6 +310,8 @@ class Toolbox:
                 raise Permanent(f"tool {given.name!r} is there twice: rename one with tool(name=...)")
             if not 0 <= given.time_limit_s < float("inf"):
                 raise Permanent(f"tool {given.name!r}: time_limit_s is {given.time_limit_s}; seconds, 0 for the run's")
+            if (problem := approval_problem(given.approval)) is not None:
+                raise Permanent(f"tool {given.name!r}: {problem}")
             if given.parameters.get("type") != "object":
                 raise Permanent(f'tool {given.name!r}: model APIs want a schema of "type": "object"')
             try:

@@ -179,7 +179,7 @@ def _default_limit_ms(tool: ToolSpec, limits: Limits) -> int:
             return limits.child_ms
         case "time":
             return limits.run_ms
-    return limits.tool_ms
+    return limits.external_ms if tool.tool_class == "external" else limits.tool_ms
 
 
 # ---- calls that do not come back

@@ -172,7 +172,7 @@ def _run_finished(state: RunState, record: Record, event: RunFinished) -> bool:
             return False
         if event.result_of != state.answer:
             return False
-        if state.task is not None and state.task.interactive and state.mailbox:
+        if state.mailbox:  # said before the end: it is answered first
             return False
     if reply is not None:
         _close_turn(state, reply, record.time_ms)

@@ -19,6 +19,7 @@ class Limits:
     idle_ms: int = 1_800_000  # an interactive run without a message
     approval_ms: int = 300_000  # a person's yes to one call; then the answer is no, as expired
     question_ms: int = 1_800_000  # a person's answer
+    external_ms: int = HOUR_MS  # a call that somebody else carries out and reports
     child_ms: int = 7 * 24 * HOUR_MS  # a delegated task: its own limits end it long before
     pause_ms: int = 7 * 24 * HOUR_MS  # then a paused run is cancelled
     last_turn_ms: int = 60_000  # the last turn of a run over a limit, in which it says what was done so far
