@@ -70,7 +70,7 @@ class People:
                 text="the blue one",
             )
             self.say(each.key, answer)
-        elif each.type == "ModelReplied" and each.key not in self.paused:
+        elif each.type == "ModelReplied" and each.key not in self.paused and "." not in each.key:  # no child
             self.paused.add(each.key)
             self.say(each.key, PauseRequested(command_id=f"pause-{each.key}"))
             self.say(each.key, MessageReceived(command_id=f"hello-{each.key}", text=f"hello {each.key}"))

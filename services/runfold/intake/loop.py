@@ -187,7 +187,6 @@ class Intake:
     def _serve(self, owned: Owned) -> None:
         while owned.waiting and owned.may_take(self.clock.monotonic_ms()):
             request = owned.waiting.popleft()
-            self._cancel_first(owned, request)
             self._take(owned, request)
         if not owned.waiting:
             owned.cancels.clear()
@@ -199,7 +198,7 @@ class Intake:
     def _cancel_first(self, owned: Owned, request: Delivery) -> None:
         """A task whose cancel waits behind it is not to be begun: the cancel stands first. Its own turn repeats it, which
         counts once."""
-        cancel = owned.cancels.get(request.key) if owned.cancels else None
+        cancel = owned.cancels.pop(request.key, None)
         if cancel is None or cancel.offset <= request.offset:
             return
         place = f"{cancel.partition}-{cancel.offset}"
@@ -212,6 +211,8 @@ class Intake:
         place = f"{request.partition}-{request.offset}"
         meant = understand(self.codec, request.key, request.value, request.headers, place)
         settled = partial(self._settled, owned, request, meant)
+        if isinstance(meant.event, RunRequested):
+            self._cancel_first(owned, request)
         try:
             counted, outgoing = self._answer(owned, request, meant, event_id)
         except OSError as error:  # the blob store: disk full, folder gone
