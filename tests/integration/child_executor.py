@@ -27,7 +27,7 @@ from runfold.adapters.toolbox import Tool, Toolbox, ToolContext, tool
 from runfold.core.transcript import Reply
 from runfold.events.types import Item, ModelFailed, ModelReplied, Usage
 from runfold.executor.loop import Executor
-from runfold.executor.main import kafka_executor
+from runfold.executor.main import kafka_executor, keep_collector_out
 from runfold.executor.settings import ExecutorSettings
 from runfold.ports import ModelOutcome, ModelRequest, Permanent
 from runfold.settings import Settings
@@ -188,6 +188,7 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
         CrashingLog(executor, asked["crash"])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    keep_collector_out()
     executor.open()
     is_live = was_assigned = False
     while not stop.is_set():

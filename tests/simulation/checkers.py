@@ -33,6 +33,7 @@ TIMES = {
     "idle_since_ms",
     "finished_at_ms",
     "paused_since_ms",
+    "parked_at_ms",
     "clock_stands_since_ms",
 }
 EARLY = frozenset({"CancelRequested", "PauseRequested", "ResumeRequested", "MessageReceived", "CloseRequested"})

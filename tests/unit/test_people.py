@@ -4,6 +4,7 @@ import pytest
 
 from runfold.core.children import child_requests, unwanted_children
 from runfold.core.fold import WITHOUT_EFFECT
+from runfold.core.pending import completion_of
 from runfold.core.waits import status_of
 from runfold.events.types import (
     ApprovalDecided,
@@ -11,6 +12,9 @@ from runfold.events.types import (
     Item,
     ModelCallStarted,
     RunFinished,
+    RunLost,
+    RunParked,
+    RunUnparked,
     ToolDispatchStarted,
     ToolSettled,
     TurnAdvanced,
@@ -451,3 +455,84 @@ def test_an_external_tool_is_waited_for_whoever_owns_the_run() -> None:
     assert story.wake_after_ms() == 3_600_000 - 60_000
     story.later(3_600_000 - 60_000)
     assert only(story.goes_on(), ToolSettled).outcome == "timed_out"
+
+
+# ---- set aside, and what a limit leaves
+
+
+@requirement("R30")
+def test_clocks_stand_while_a_run_is_set_aside() -> None:
+    """Who repairs it takes the time that takes: turn and approval go on where they stood."""
+    story = asked_for(ERASE)
+    story.goes_on()
+    story.later(100_000)
+    story.add(RunParked(reason="x", base_offset=0), phase=str(story.state.phase))
+    story.later(3_600_000)
+    story.add(RunUnparked(skipped=[]), phase=str(story.state.phase))
+    assert story.goes_on() == []
+    assert story.wake_after_ms() == 200_000
+    story = calling()
+    story.add(RunParked(reason="x", base_offset=0), phase="calling_model")
+    story.later(3_600_000)
+    story.add(RunUnparked(skipped=[]), phase="calling_model")
+    story.replies(text("done"))
+    assert only(story.goes_on(), RunFinished).status == "completed"
+
+
+@requirement("R30")
+def test_a_call_that_waits_for_a_person_takes_no_place_of_one_that_can_run() -> None:
+    """It may never start: the limit that ends the run is one that was reached."""
+    story = asked_for(ERASE, call("read"), limits={"tool_calls": 1})
+    events = story.goes_on()
+    assert starts(events) == [1]
+    assert (only(events, ToolSettled).position, only(events, ToolSettled).outcome) == (0, "over_limit")
+    assert story.state.counters.tool_calls == 1
+
+
+@requirement("R30")
+def test_no_tool_starts_in_the_last_turn() -> None:
+    """Whatever the model asks for, and whatever budget is left."""
+    story = calling(limits={"tokens": 100})
+    story.replies(text(""), tokens=100)
+    story.goes_on()
+    assert story.state.last_turn
+    story.state.counters.tokens = 0
+    story.replies(call("read"))
+    events = story.goes_on()
+    assert starts(events) == []
+    assert only(events, RunFinished).status == "limit_exceeded"
+
+
+@requirement("R16")
+def test_a_long_wait_is_not_the_runs_time() -> None:
+    """Nothing runs meanwhile: the turn's limit does not end the run under it."""
+    story = dispatched(call("sleep", '{"seconds": 900}'))
+    story.later(900_000)
+    assert only(story.goes_on(), ToolSettled).outcome == "waited"
+
+
+@requirement("R28")
+def test_the_parents_task_bounds_its_children_too() -> None:
+    """What a task sets is meant for all of its work."""
+    story = dispatched(call("delegate"), limits={"run_ms": 60_000, "depth": 1})
+    (request,) = child_requests(story.state)
+    assert (request.limits["run_ms"], request.limits["depth"]) == (60_000, 1)
+
+
+@requirement("R28")
+def test_a_delegated_text_can_always_be_written() -> None:
+    """Half a surrogate pair, escaped inside the arguments."""
+    story = dispatched(call("delegate", '{"task": "look at \\ud83d"}'))
+    (request,) = child_requests(story.state)
+    request.input.encode()
+
+
+@requirement("R28")
+def test_the_parent_of_a_lost_child_is_told() -> None:
+    """Its request is gone; its id says whose it was."""
+    parent = dispatched(call("delegate"))
+    child = Story(child_requests(parent.state)[0].task_id)
+    child.add(RunLost(reason="gone"))
+    child.goes_on()
+    completed = completion_of(child.state)
+    assert completed is not None and completed.parent == "run"

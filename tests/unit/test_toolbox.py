@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from runfold.adapters import sandbox_tools
 from runfold.adapters.arguments import argument_problem
 from runfold.adapters.toolbox import Tool, Toolbox, ToolContext, tool
 from runfold.ports import Permanent
@@ -269,3 +270,10 @@ def test_a_coroutine_function_cannot_be_immediate() -> None:
     assert tool(fetch)(url="here") == "here"
     with pytest.raises(Permanent, match="cannot be immediate"):
         tool(immediate=True)(fetch)
+
+
+@pytest.mark.requirement("R23")
+def test_nothing_is_repeated_that_the_host_cannot_contain() -> None:
+    """Where sandboxed tools see the network, a repetition could do again what should be done once."""
+    assert {spec.workspace for spec in Toolbox(sandbox_tools.TOOLS).specs()} == {True}
+    assert {spec.workspace for spec in Toolbox(sandbox_tools.TOOLS, is_contained=False).specs()} == {False}

@@ -138,3 +138,11 @@ def test_sizes_count_what_a_model_would_read() -> None:
 def test_the_text_of_a_reply_leaves_reasoning_out() -> None:
     """What a person is shown is what was said, not what was thought."""
     assert text_of([Item(kind="reasoning", text="hm"), text("a"), call("read"), text("b")]) == "ab"
+
+
+def test_half_a_surrogate_inside_wrapped_arguments_can_be_written() -> None:
+    """It was escaped where the reply came in, and shows only once the string is unwrapped."""
+    text, value, problem = parse_arguments('"{\\"a\\": \\"\\ud800\\"}"')
+    assert problem == ""
+    text.encode()
+    assert value == {"a": "\ufffd"}

@@ -23,7 +23,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, overload
 
@@ -301,7 +301,10 @@ def _is_plain(hint: Any) -> bool:
 class Toolbox:
     """The tools of a deployment, by name. Raises Permanent for what cannot be offered to a model."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], *, is_contained: bool = True) -> None:
+        """`is_contained`: this host keeps sandboxed tools from everything else. Where not, a call may have had effects
+        that repeating it would double: then a lost workspace is told, and not rebuilt."""
+        self._is_contained = is_contained
         self.tools: dict[str, Tool] = {}
         for given in tools:
             if not NAME.fullmatch(given.name):
@@ -324,7 +327,8 @@ class Toolbox:
 
     def specs(self) -> list[ToolSpec]:
         """What runs see, in an order that never changes: prompt caches depend on it."""
-        return [self.tools[name].spec() for name in sorted(self.tools)]
+        specs = [self.tools[name].spec() for name in sorted(self.tools)]
+        return [replace(spec, workspace=spec.workspace and self._is_contained) for spec in specs]
 
 
 def _check_findable(named: str, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runfold.adapters.toolbox import Tool
 
-WAIT_S_MAX = 3_600  # longer than a run's active time makes no sense
+WAIT_S_MAX = 3_600  # what takes longer is a task of its own, with a time to begin
 
 
 def _tool(name: str, waits_for: str, description: str, required: dict[str, Any], **optional: Any) -> Tool:

@@ -6,10 +6,12 @@ parent when it ends.
 """
 
 import hashlib
+import re
 
 from runfold.core.state import RunState, ToolCall
 from runfold.core.transcript import parse_arguments
 from runfold.core.waits import open_calls
+from runfold.events.text import sanitised
 from runfold.events.types import TaskRequested
 
 ID_CHARS_MAX = 80  # of the parent's id inside the child's
@@ -18,6 +20,15 @@ ID_CHARS_MAX = 80  # of the parent's id inside the child's
 def child_id(run_id: str, model_call: str, position: int) -> str:
     digest = hashlib.sha256(f"{run_id}\0{model_call}\0{position}".encode()).hexdigest()
     return f"{run_id[:ID_CHARS_MAX]}.{digest[:16]}"
+
+
+CHILD_ID = re.compile(r"(.+)\.[0-9a-f]{16}", re.DOTALL)
+
+
+def parent_by_id(run_id: str) -> str | None:
+    """Whose child this may be, where its request is lost. Somebody who did not ask for it takes no notice."""
+    found = CHILD_ID.fullmatch(run_id)
+    return found[1] if found is not None else None
 
 
 def delegate(state: RunState, call: ToolCall) -> None:
@@ -55,10 +66,15 @@ def child_requests(state: RunState) -> list[TaskRequested]:
             found.append(
                 TaskRequested(
                     task_id=call.child,
-                    agent=str(given.get("agent") or task.agent),
+                    agent=sanitised(str(given.get("agent") or task.agent)),
                     definition=None if given.get("agent") else task.definition,
-                    input=str(given.get("task", "")),
-                    limits={"tokens": call.child_tokens, "tool_calls": call.child_tool_calls},
+                    input=sanitised(str(given.get("task", ""))),
+                    limits={
+                        **task.limits,
+                        "depth": state.limits.depth,
+                        "tokens": call.child_tokens,
+                        "tool_calls": call.child_tool_calls,
+                    },
                     expires_at_ms=task.expires_at_ms,
                     priority=task.priority,
                     labels=task.labels,

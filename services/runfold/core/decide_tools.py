@@ -104,6 +104,8 @@ def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSet
         if call.outcome or call.dispatches:
             continue
         outcome, message = _refusal(state, reply, call, catalog)
+        if not outcome and state.last_turn:
+            outcome, message = "over_limit", "Not started: no tool can be called any more."
         if not outcome and tokens is not None:
             outcome, message = "over_limit", f"Not started: {tokens}."
         if not outcome and budget <= 0:
@@ -116,7 +118,7 @@ def _refuse(state: RunState, reply: OpenReply, catalog: Catalog) -> list[ToolSet
             outcome, message = ("limited", f"Not started: {problem}.") if problem is not None else ("", "")
             delegations += 1
         if not outcome:
-            budget -= 1
+            budget -= is_approved(call)  # one that waits for a person may never start
             continue
         refused.append(settle_call(reply, call, outcome, message))
     return refused

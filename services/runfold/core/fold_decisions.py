@@ -13,7 +13,7 @@ from runfold.core.phases import BEFORE_MODEL_CALL, ENTERED, PHASES, Phase
 from runfold.core.sandbox import replay_started, sandbox_ready, sandbox_replaced
 from runfold.core.state import ModelCall, OpenReply, RunState
 from runfold.core.transcript import Result, Results, UserMessage
-from runfold.core.waits import turn_ms
+from runfold.core.waits import stand_still, tend_clock, turn_ms
 from runfold.events.envelope import Record
 from runfold.events.types import (
     ApprovalRequired,
@@ -204,7 +204,9 @@ def _run_parked(state: RunState, record: Record, event: RunParked) -> bool:
     if state.parked is not None or state.reported:
         return False
     state.parked = event
+    state.parked_at_ms = record.time_ms
     state.unpark = None
+    tend_clock(state, record.time_ms)
     return True
 
 
@@ -214,6 +216,9 @@ def _run_unparked(state: RunState, record: Record, event: RunUnparked) -> bool:
         return False
     state.parked = None
     state.unpark = None
+    if not state.is_paused:  # else the resume makes up for it
+        stand_still(state, state.parked_at_ms, record.time_ms)
+    tend_clock(state, record.time_ms)
     return True
 
 

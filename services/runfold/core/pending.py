@@ -6,6 +6,7 @@ Whether this process is the one to act (and has not done so already) is the exec
 
 from dataclasses import dataclass
 
+from runfold.core.children import parent_by_id
 from runfold.core.fold_facts import CLAIMED_CLASSES
 from runfold.core.sandbox import changes
 from runfold.core.state import Replay, RunState, ToolCall
@@ -124,7 +125,7 @@ def completion_of(state: RunState, *, text_max: int | None = None, note: str = "
         finish_reason=state.answer_finish_reason if finished.status == "completed" else "",
         totals=finished.totals,
         labels=task.labels if task is not None else {},
-        parent=task.parent if task is not None else None,
+        parent=task.parent if task is not None else parent_by_id(state.run_id),
         request_digest=task.request_digest if task is not None else "",
         finished_at_ms=state.finished_at_ms,
     )

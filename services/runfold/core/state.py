@@ -203,6 +203,7 @@ class RunState:
     # set aside
     halt: Halt | None = None
     parked: RunParked | None = None
+    parked_at_ms: int = 0
     unpark: UnparkRequested | None = None
     skipped: tuple[int, ...] = ()  # offsets left out by a reader that was asked to; for RunUnparked
     counters: Counters = field(default_factory=Counters)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from runfold.events.text import sanitised
 from runfold.events.types import BlobRef, Item
 
 
@@ -122,8 +123,8 @@ def parse_arguments(text: str) -> tuple[str, dict[str, Any] | None, str]:
     try:
         value = _loads(text) if text.strip() else {}
         if isinstance(value, str):
-            text = value
-            value = _loads(value) if value.strip() else {}
+            text = sanitised(value)  # what was escaped inside the JSON was not seen where the reply came in
+            value = _loads(text) if text.strip() else {}
         if value is None or value == {}:
             return "{}", {}, ""
     except (ValueError, RecursionError) as error:

@@ -1,19 +1,20 @@
 """What a run waits for beside its model and its tools, and the clock that stands meanwhile.
 
-The turn's clock counts model calls, backoffs and tools. It stands while the run is paused, and while every open call
-waits for a person or a child. Standing is kept as a shift of the turn's start, so that whoever reads the clock need not
+The turn's clock counts model calls, backoffs and tools. It stands while the run is paused or parked, and while every open
+call waits for a person, a child or a time. Standing is kept as a shift of the turn's start, so that whoever reads the clock need not
 know of it.
 """
 
 from runfold.core.state import RunState, ToolCall
 
-PEOPLE = frozenset({"person", "child", "approval"})  # waits that do not count as the run's time
+WAITS = frozenset({"person", "child", "approval", "time"})  # nothing runs: they do not count as the run's time
 
 
 def tend_clock(state: RunState, time_ms: int) -> None:
     """After something changed: stop the turn's clock, or let it go on."""
     since_ms = state.clock_stands_since_ms
-    if state.turn_started_at_ms >= 0 and (state.is_paused or _only_people_are_waited_for(state)):
+    is_held = state.is_paused or state.parked is not None
+    if state.turn_started_at_ms >= 0 and (is_held or _nothing_runs(state)):
         if since_ms < 0:
             state.clock_stands_since_ms = time_ms
     elif since_ms >= 0:
@@ -22,11 +23,11 @@ def tend_clock(state: RunState, time_ms: int) -> None:
             state.turn_started_at_ms += max(0, time_ms - since_ms)
 
 
-def _only_people_are_waited_for(state: RunState) -> bool:
+def _nothing_runs(state: RunState) -> bool:
     reply = state.reply
     if reply is None or not reply.has_waits:
         return False
-    found = [call.waits_for in PEOPLE for call in reply.calls if not call.outcome]
+    found = [call.waits_for in WAITS for call in reply.calls if not call.outcome]
     return bool(found) and all(found)
 
 
@@ -44,14 +45,18 @@ def pause(state: RunState, time_ms: int) -> None:
 
 
 def resume(state: RunState, time_ms: int) -> None:
-    """Go on: the idle clock and those of open approvals stood as well."""
-    paused_ms = max(0, time_ms - state.paused_since_ms)
-    state.paused_since_ms = -1
-    state.idle_since_ms += paused_ms
+    since_ms, state.paused_since_ms = state.paused_since_ms, -1
+    stand_still(state, since_ms, time_ms)
+    tend_clock(state, time_ms)
+
+
+def stand_still(state: RunState, since_ms: int, until_ms: int) -> None:
+    """The idle clock and those of open approvals stood as well."""
+    stood_ms = max(0, until_ms - since_ms)
+    state.idle_since_ms += stood_ms
     for call in open_calls(state):
         if call.approval and not call.decision:
-            call.approval_at_ms += paused_ms
-    tend_clock(state, time_ms)
+            call.approval_at_ms += stood_ms
 
 
 def open_calls(state: RunState) -> list[ToolCall]:

@@ -14,6 +14,8 @@ from runfold.executor.writer import Writer
 from runfold.ports import ClaimedTools, ToolStart
 
 Done = Callable[[ToolReported], None]
+# Between claim and start: the next call gets a workspace that is rebuilt.
+LOST = "the workspace was lost just before this call"
 
 
 @dataclass(slots=True)
@@ -29,16 +31,23 @@ class Claims:
                 continue
             if not call.claim:
                 if call.dispatch not in run.claims and self._may_claim(run, call, tools):
-                    self._claim(run, call, tools, now_ms)
+                    self._try_to_claim(run, call, tools, done, now_ms)
             elif run.claims.get(call.dispatch) == call.claim:
                 run.tools.add(call.dispatch)
                 is_lost = call.tool.workspace and not tools.has_workspace(run.state.run_id, run.state.sandbox)
-                report = self._lost(call) if is_lost else tools.start(_start(run, call), done)
+                report = self._not_started(call, LOST) if is_lost else tools.start(_start(run, call), done)
                 if report is not None:
                     done(report)
             elif call.dispatch not in run.not_here:
                 adopted = tools.adopt(_start(run, call), call.claimed_by, done)
                 (run.tools if adopted else run.not_here).add(call.dispatch)
+
+    def _try_to_claim(self, run: Run, call: Claimable, tools: ClaimedTools, done: Done, now_ms: int) -> None:
+        try:
+            self._claim(run, call, tools, now_ms)
+        except OSError as error:  # no room for a workspace: an outcome for the model, and no fault of the run
+            run.claims.setdefault(call.dispatch, "")
+            done(self._not_started(call, f"no workspace could be made ({error.strerror})"))
 
     def _may_claim(self, run: Run, call: Claimable, tools: ClaimedTools) -> bool:
         """Not in a workspace that is not here: that is replaced first."""
@@ -48,8 +57,7 @@ class Claims:
         run.must_decide = True
         return False
 
-    def _lost(self, call: Claimable) -> ToolReported:
-        """Between the claim and the start: nothing was started, and the next call gets a workspace that is rebuilt."""
+    def _not_started(self, call: Claimable, why: str) -> ToolReported:
         return ToolReported(
             model_call=call.model_call,
             position=call.position,
@@ -57,17 +65,18 @@ class Claims:
             source=self.source,
             nonce=call.claim,
             outcome="failed",
-            output="Not started: the workspace was lost just before this call. Try again.",
+            output=f"Not started: {why}. Try again.",
         )
 
     def _claim(self, run: Run, call: Claimable, tools: ClaimedTools, now_ms: int) -> None:
+        place = self._place(run, call, tools)
         nonce = run.claims[call.dispatch] = self.writer.new_id()
         claimed = ToolClaimed(
             model_call=call.model_call,
             position=call.position,
             dispatch=call.dispatch,
             nonce=nonce,
-            process=self._place(run, call, tools),
+            process=place,
         )
         state = run.state
         self.writer.fact(run.partition, state.run_id, claimed, now_ms, traceparent=state.traceparent)
@@ -90,7 +99,10 @@ class Claims:
         if not any(call.tool is not None and call.tool.workspace and not call.outcome for call in state.reply.calls):
             return ""
         if run.new_sandbox in ("", state.sandbox):
-            run.new_sandbox = tools.new_workspace(state.run_id)
+            try:
+                run.new_sandbox = tools.new_workspace(state.run_id)
+            except OSError:  # no room: the call waits for it, until its time limit
+                return ""
         return run.new_sandbox
 
 

@@ -148,7 +148,7 @@ class Executor:
             self._forget_early(partition)
             for run in self.checkpoints.wanted(partition):
                 self._checkpoint(partition, run)
-        self.writer.forget_unread(self.settings.unread_fact_age_ms)
+        self.writer.forget_unread(self.settings.unread_fact_age_ms, self.ownership.partitions)
         self.ownership.commit([p.number for p in live], wait=False)
 
     def _forget_early(self, partition: Partition) -> None:

@@ -14,8 +14,8 @@ from runfold.adapters.clock import SystemClock
 from runfold.adapters.inline_tools import InlineTools
 from runfold.adapters.kafka import KafkaOutbox, KafkaRunLog
 from runfold.adapters.openai_chat import ChatModel, ChatOptions
-from runfold.adapters.processes import ProcessSettings, ProcessTools, ShowOfRun
-from runfold.adapters.toolbox import Toolbox
+from runfold.adapters.processes import ProcessSettings, ProcessTools, ShowOfRun, isolation
+from runfold.adapters.toolbox import Tool, Toolbox
 from runfold.events.codec import Codec
 from runfold.events.envelope import HeaderWriter
 from runfold.events.types import ToolOutputChunk
@@ -83,8 +83,18 @@ def _claimed_tools(
     """The tools of this deployment that run in processes; a deployment without any needs no spool."""
     if all(tool.process is None for tool in toolbox.tools.values()):
         return {}
-    bounds = ProcessSettings(name=name, spool=settings.spool, isolation=settings.isolation)
+    bounds = _process_settings(settings, name)
     return {"process": ProcessTools(toolbox, blobs, bounds, environ=os.environ, show=show, tell=tell)}
+
+
+def _is_contained(settings: Settings, tools: list[Tool]) -> bool:
+    return (
+        any(tool.process is not None for tool in tools) and isolation(_process_settings(settings, "")).namespaces != ""
+    )
+
+
+def _process_settings(settings: Settings, name: str) -> ProcessSettings:
+    return ProcessSettings(name=name, spool=settings.spool, isolation=settings.isolation)
 
 
 def _show_output(outbox: Outbox, codec: Codec) -> ShowOfRun:
@@ -99,13 +109,18 @@ def _show_output(outbox: Outbox, codec: Codec) -> ShowOfRun:
     return show
 
 
-def serve(executor: Executor, stop: threading.Event) -> None:
-    """Tick until asked to stop; leave the group in good order, whatever happens."""
+def keep_collector_out() -> None:
+    """Call once what a process needs is loaded."""
     # Nearly everything the loop makes is freed by its reference count. Looking for cycles among the states of all active
     # runs, at every 700 new objects, was a fifth of the loop's time with 128 runs (measured).
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
+
+
+def serve(executor: Executor, stop: threading.Event) -> None:
+    """Tick until asked to stop; leave the group in good order, whatever happens."""
+    keep_collector_out()
     executor.open()
     try:
         while not stop.is_set():
@@ -118,7 +133,8 @@ def run(settings: Settings, stop: threading.Event) -> None:
     """Carry runs until asked to stop. Raises Permanent when that cannot work."""
     blobs = DirectoryBlobs(settings.blobs)
     blobs.sweep()
-    toolbox = Toolbox([tool for path in settings.tools for tool in load_tools(path)])
+    tools = [tool for path in settings.tools for tool in load_tools(path)]
+    toolbox = Toolbox(tools, is_contained=_is_contained(settings, tools))
     agents = Agents(load_agents(settings.agents) if settings.agents is not None else [], toolbox)
     options = ChatOptions(
         base_url=settings.model_base_url, api_key=settings.model_api_key, stream=settings.model_stream

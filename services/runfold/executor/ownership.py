@@ -110,7 +110,13 @@ class Ownership:
         if restoring is None:
             return []
         found: list[tuple[str, Restored]] = []
-        for run_id, kept in restoring.runs(self.open_body, set_aside):
+        broken: list[str] = []
+
+        def leave(run_id: str, reason: str) -> None:
+            broken.append(run_id)
+            set_aside(run_id, reason)
+
+        for run_id, kept in restoring.runs(self.open_body, leave):
             found.append((run_id, kept))
         lost = restoring.without_base()
         if partition.blocked and lost:
@@ -142,6 +148,9 @@ class Ownership:
         partition.met(run_id for run_id, _ in found)
         partition.met(restoring.finished)
         partition.away.update(map(short_id, restoring.away))
+        partition.away.update(
+            map(short_id, broken)
+        )  # as parked: a repeated request begins nothing, an unpark tries again
         self.takeovers += bool(found)
         return list(partition.runs.values())
 

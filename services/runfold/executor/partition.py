@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count
 from operator import itemgetter
 
 from runfold.core.ended import Ended
@@ -19,7 +18,6 @@ from runfold.executor.run import Run
 
 WRITTEN_BYTES = 16 * 1024  # how fine the memory of "how much was written since" is
 STAMPS_MS = 1_000  # how fine the memory of "which offset was it a minute ago" is
-_order = count()  # breaks ties between timers of the same millisecond
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +36,7 @@ class Partition:
     stamp_ms: int = 0  # largest append stamp so far
     _read_at_ms: int = 0  # monotonic time of that
     _now_ms: int = 0
-    _timers: list[tuple[int, int, Run]] = field(default_factory=list)
+    _timers: list[tuple[int, str]] = field(default_factory=list)  # by run id: a run that ended is not held
     _stamps: deque[tuple[int, int]] = field(default_factory=deque)  # (time, offset), one a second
     _written: list[tuple[int, int]] = field(default_factory=list)  # (offset, bytes before it), one each WRITTEN_BYTES
 
@@ -77,14 +75,15 @@ class Partition:
         """Decide about this run at that time, at the latest."""
         if run.wake_at_ms is None or at_ms < run.wake_at_ms:
             run.wake_at_ms = at_ms
-            heapq.heappush(self._timers, (at_ms, next(_order), run))
+            heapq.heappush(self._timers, (at_ms, run.state.run_id))
 
     def due(self, now_ms: int) -> list[Run]:
         """Runs whose timer passed."""
         passed: list[Run] = []
         while self._timers and self._timers[0][0] <= now_ms:
-            at_ms, _, run = heapq.heappop(self._timers)
-            if run.wake_at_ms == at_ms:
+            at_ms, run_id = heapq.heappop(self._timers)
+            run = self.runs.get(run_id)
+            if run is not None and run.wake_at_ms == at_ms:
                 run.wake_at_ms = None
                 run.must_decide = True
                 passed.append(run)

@@ -5,7 +5,7 @@ stay here until their read-back, and are sent again under the same id when Kafka
 Facts come from worker threads too; a dict's single operations are atomic, and nothing here needs more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from runfold.core.limits import RECORD_BYTES_MAX
@@ -121,11 +121,15 @@ class Writer:
         for sent in list(self.sent.values()):
             record = sent.record
             if record.partition == partition and record.run_id == run_id and record.follows is None:
+                sent.sent_at_ms = self.clock.monotonic_ms()
                 self.log.append(partition, run_id, record.value, sent.headers)
 
-    def forget_unread(self, age_ms_max: int) -> None:
-        """Records of partitions that went away are never read back here; by now they landed or never will."""
+    def forget_unread(self, age_ms_max: int, owned: Container[int]) -> None:
+        """Records of partitions that went away are never read back here; by now they landed or never will.
+
+        Those of partitions that we own are kept, however long Kafka is away: a result is not lost.
+        """
         horizon_ms = self.clock.monotonic_ms() - age_ms_max
         for event_id, sent in list(self.sent.items()):
-            if sent.sent_at_ms < horizon_ms:
+            if sent.sent_at_ms < horizon_ms and sent.record.partition not in owned:
                 self.sent.pop(event_id, None)

@@ -110,8 +110,10 @@ class Tracked:
     # ---- a run whose beginning is no longer in the log
 
     def _wait_for_checkpoint(self, record: Record) -> None:
-        if len(self.unbased) < UNBASED_MAX:
-            self.unbased.append(record)
+        if len(self.unbased) >= UNBASED_MAX:  # a checkpoint that needs none of these is still to come
+            del self.unbased[: UNBASED_MAX // 2]
+            self.log_start = max(self.log_start, self.unbased[0].offset)
+        self.unbased.append(record)
         body = record.body
         if isinstance(body, RunCheckpointed) and body.part == body.parts:
             restored = rebuilt(self.run_id, self.unbased, self.log_start)
