@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,12 @@ def reply(request: ModelRequest) -> ModelOutcome:
     if turn >= int(request.instructions):
         items, finish = [Item(kind="text", text="done")], "stop"
     else:
-        calls = {"short": SHORT_CALLS, "people": PEOPLE[turn % len(PEOPLE)], "builder": [("count", "{}")] * 2}.get(
-            request.model, [("mark", "{}")]
-        )
+        calls = {
+            "short": SHORT_CALLS,
+            "people": PEOPLE[turn % len(PEOPLE)],
+            "builder": [("count", "{}")] * 2,
+            "slow": [("slow", "{}")],
+        }.get(request.model, [("mark", "{}")])
         items, finish = [Item(kind="call", name=name, arguments=given) for name, given in calls], "tool_calls"
     return ModelReplied(model_call=request.call, items=items, finish_reason=finish, usage=usage)
 
@@ -110,7 +114,8 @@ def tools(effects: str) -> Toolbox:
         changes_state=True,
         process=Process(command=("/bin/sh", "-c", "echo line >> lines; wc -l < lines"), workspace=True, sandbox=True),
     )
-    return Toolbox([note, mark, fails, pay, apart, count, *waiting_tools.TOOLS])
+    slow = replace(apart, name="slow", process=Process(command=("/bin/sh", "-c", f"{line}; exec sleep 60")))
+    return Toolbox([note, mark, fails, pay, apart, count, slow, *waiting_tools.TOOLS])
 
 
 class CrashingLog:
@@ -171,6 +176,7 @@ def carry(asked: dict[str, Any], tell: Any) -> None:
         AgentConfig(name="short", model="short", instructions=str(SHORT), tools=("note", "mark", "fails")),
         AgentConfig(name="people", model="people", instructions=str(len(PEOPLE))),
         AgentConfig(name="builder", model="builder", instructions="2"),
+        AgentConfig(name="slow", model="slow", instructions="1"),
         AgentConfig(name="limited", model="people", instructions=str(LONG), limits={"tokens": 35}),
         AgentConfig(name="long", model="long", instructions=str(LONG), limits={"tool_calls": 1_000}),
     ]

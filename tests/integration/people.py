@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from runfold.events.types import (
     ApprovalDecided,
+    CancelRequested,
     Event,
     MessageReceived,
     PauseRequested,
     QuestionAnswered,
     ResumeRequested,
 )
-from tests.integration.harness import Place
+from tests.integration.harness import PATIENCE_S, Place
 from tests.integration.oracle import Seen, accepted
 
 CLOSED_BY = {
@@ -36,13 +37,14 @@ class People:
     seen: int = 0
     paused: set[str] = field(default_factory=set)
     said: int = 0
+    impatient: set[str] = field(default_factory=set)  # runs that are cancelled once their tool is about to start
 
-    def until(self, is_so: Callable[[], bool], what: str) -> None:
+    def until(self, is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         def looks() -> bool:
             self.act()
             return is_so()
 
-        self.here.until(looks, what)
+        self.here.until(looks, what, patience_s)
 
     def act(self) -> None:
         records, self.seen = self.here.records[self.seen :], len(self.here.records)
@@ -70,6 +72,9 @@ class People:
                 text="the blue one",
             )
             self.say(each.key, answer)
+        elif each.type == "ToolClaimed" and each.key in self.impatient:
+            self.impatient.discard(each.key)
+            self.say(each.key, CancelRequested(command_id=f"stop-{each.key}", reason="changed my mind"))
         elif each.type == "ModelReplied" and each.key not in self.paused and "." not in each.key:  # no child
             self.paused.add(each.key)
             self.say(each.key, PauseRequested(command_id=f"pause-{each.key}"))
@@ -109,7 +114,9 @@ def people_problems(records: list[Seen], run_id: str, effects: list[tuple[str, s
         for position in advanced.body.calls:
             found += _wrong_with_call(run, chain, advanced, position, status)
     for each in run:  # what reported had its effect
-        if each.type == "ToolReported" and f"{each.body.model_call}-{each.body.position}" not in keys:
+        if each.type != "ToolReported" or each.body.outcome != "succeeded":
+            continue  # one that failed may have been stopped before it did anything
+        if f"{each.body.model_call}-{each.body.position}" not in keys:
             found.append(f"{each.body.model_call}-{each.body.position} reported without effect")
     taken = [message for each in chain if each.type == "ModelCallStarted" for message in each.body.messages]
     if len(taken) != len(set(taken)):

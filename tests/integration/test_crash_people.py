@@ -1,5 +1,6 @@
 """The crash tests again, for runs that meet people, a child, a clock, a failing model, a pause and a limit."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -25,7 +26,8 @@ pytestmark = [
 ]
 POINTS_MAX = 120
 CRASHED = 137
-STATUS = {"people": "completed", "limited": "limit_exceeded"}
+STATUS = {"people": "completed", "limited": "limit_exceeded", "slow": "cancelled"}
+STOPPED_S = 5.0  # TERM, two seconds, KILL; and a slow machine
 
 
 def check(here: Place, runs: list[str], status: str, people: People) -> None:
@@ -41,12 +43,25 @@ def check(here: Place, runs: list[str], status: str, people: People) -> None:
         assert not broken, broken
 
 
+def running(runs: list[str]) -> list[str]:
+    """Processes of these runs' tools."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "environ").read_bytes().split(b"\0")
+            found += [run for run in runs if f"RUNFOLD_RUN_ID={run}".encode() in words]
+    return found
+
+
 def ask(here: Place, run: str, agent: str) -> None:
     here.fact(run, RunRequested(task_id=run, agent=agent, input="go", limits={"depth": 1}), f"{run}-asked")
     here.producer.flush(30)
 
 
-@pytest.mark.parametrize(("agent", "after"), [("people", "batch"), ("people", "append"), ("limited", "batch")])
+@pytest.mark.parametrize(
+    ("agent", "after"),
+    [("people", "batch"), ("people", "append"), ("limited", "batch"), ("slow", "batch"), ("slow", "append")],
+)
 def test_a_crash_at_every_log_end(
     kafka_bootstrap: str, topic_prefix: str, tmp_path: Path, agent: str, after: str
 ) -> None:
@@ -57,6 +72,8 @@ def test_a_crash_at_every_log_end(
         for number in range(1, POINTS_MAX):
             run = f"run-{number}"
             runs.append(run)
+            if agent == "slow":
+                people.impatient.add(run)
             ask(here, run, agent)
             crash = {"run": run, "after": after, "number": number}
             child = here.executor("one", crash=crash, batch=1 if after == "append" else 500)
@@ -66,8 +83,10 @@ def test_a_crash_at_every_log_end(
             assert child.status == CRASHED, here.complaints.read_text()
         else:
             pytest.fail("no run came to its end")
-        assert len(runs) > {"people": 8, "limited": 3}[agent]
+        assert len(runs) > {"people": 8, "limited": 3, "slow": 4}[agent]
         check(here, runs, STATUS[agent], people)
+        if agent == "slow":
+            people.until(lambda: not running(runs), "every tool gone", STOPPED_S)
         print(f"{len(runs) - 1} crashes after each {after}")
 
 

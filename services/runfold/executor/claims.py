@@ -57,6 +57,19 @@ class Claims:
         run.must_decide = True
         return False
 
+    def stop_rest(self, run: Run) -> None:
+        """End what a dead owner started, of a call that nobody waits for any more: each once."""
+        reply = run.state.reply
+        if reply is None:
+            return
+        wanted = {call.dispatch for call in claimable(run.state)}
+        for call in reply.calls:
+            dispatch = call.dispatches[-1] if call.claim else ""
+            if dispatch and dispatch not in wanted and dispatch not in run.told_to_stop:
+                run.told_to_stop.add(dispatch)
+                for tools in self.tools.values():
+                    tools.stop(dispatch)
+
     def _not_started(self, call: Claimable, why: str) -> ToolReported:
         return ToolReported(
             model_call=call.model_call,

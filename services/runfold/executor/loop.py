@@ -338,6 +338,7 @@ class Executor:
         if run.tools or run.model_calls:
             self.effects.stop_unwanted(run)
         if (state.reply is not None and state.reply.has_claims) or state.replay is not None:
+            self.effects.claims.stop_rest(run)
             self.effects.claims.tend(run, self.effects.done(run, now_ms), now_ms)
         if state.open_children:
             self.outward.tend_children(run, self._told)

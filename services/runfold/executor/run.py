@@ -28,6 +28,7 @@ class Run:
     claims: dict[str, str] = field(default_factory=dict)  # dispatch to the nonce we claimed it with
     new_sandbox: str = ""  # made here for a run whose workspace was lost
     not_here: set[str] = field(default_factory=set)  # claimed by a process that nothing is known of here
+    told_to_stop: set[str] = field(default_factory=set)  # claimed dispatches that nobody waits for
     children_asked: set[str] = field(default_factory=set)  # tasks we asked for
     children_stopping: set[str] = field(default_factory=set)  # and told to stop
     children_stopped: set[str] = field(default_factory=set)  # and Kafka has it
