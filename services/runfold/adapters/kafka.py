@@ -25,7 +25,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from runfold.adapters.kafka_client import (
     EVENT_BYTES_MAX,
     OTHER_BYTES_MAX,
+    QUERY_TIMEOUT_S,
     client_config,
+    committed_of,
     consumer_config,
     delivery,
     final_problem,
@@ -41,7 +43,6 @@ T = TypeVar("T")
 LINGER_MS = 0.01
 BATCH = 500  # records; a few ms of work, so that timers and heartbeats are never far
 ACKNOWLEDGED_S = 0.005  # how long an acknowledgement of the outbox may lie
-QUERY_TIMEOUT_S = 10.0
 FULL_TIMEOUT_S = 5.0  # how long an append may wait for room in the producer's queue
 FLUSH_TIMEOUT_S = 10.0
 STREAM_BACKLOG_MAX = 10_000  # records; beyond it text for eyes is dropped
@@ -229,11 +230,8 @@ class KafkaRunLog:
         if not partitions or self._listener is None:
             return
         asked = [self._at(each.partition) for each in partitions]
-        committed = _asked(lambda: consumer.committed(asked, QUERY_TIMEOUT_S))
         found = {}
-        for each in committed:
-            if each.error is not None:
-                raise Transient(f"cannot read what the group committed for partition {each.partition}: {each.error}")
+        for each in committed_of(consumer, asked):
             found[each.partition] = Committed(-1 if each.offset == NOTHING else each.offset, each.metadata or "")
         starts = self._listener.on_assigned(found)
         self._moved.update(starts)

@@ -6,17 +6,21 @@ reports beyond that is either about one partition (see `kafka.py`) or final.
 
 # ruff: noqa: SLF001  librdkafka's own error codes begin with an underscore; they are public
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from runfold.ports import Delivery, Permanent
+from runfold.ports import Delivery, Permanent, Transient
 
 DELIVERY_TIMEOUT_MS = 30_000
 EVENT_BYTES_MAX = 1_000_000  # as the topic's max.message.bytes: refused here, it costs nothing
 OTHER_BYTES_MAX = 5 * 1024 * 1024  # a quarantined request
 QUEUE_RECORDS_MAX = 200_000
+QUERY_TIMEOUT_S = 10.0
+COMMITTED_PATIENCE_S = 60.0  # well below the time a consumer may spend between two polls
+AGAIN_S = 0.2
 Config = dict[str, object]
 
 FINAL = {
@@ -85,6 +89,23 @@ def consumer_config(common: Config, group: str, name: str | None) -> Config:
     if name is not None:
         config["group.instance.id"] = name
     return config
+
+
+def committed_of(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """What the group committed for these. Asked again for a while: a broker that comes back from a pause expels its
+    members and answers slowly, just when it is asked. Raises Transient."""
+    ends_at = time.monotonic() + COMMITTED_PATIENCE_S
+    while True:
+        try:
+            committed: list[TopicPartition] = consumer.committed(partitions, QUERY_TIMEOUT_S)
+            broken = next((each.error for each in committed if each.error is not None), None)
+        except KafkaException as error:
+            broken = error.args[0]
+        if broken is None:
+            return committed
+        if time.monotonic() >= ends_at:
+            raise Transient(f"cannot read what the group committed: {broken}")
+        time.sleep(AGAIN_S)
 
 
 def taken(consumer: Consumer, batch: int, timeout_s: float) -> list[Message]:

@@ -15,7 +15,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # pu
 
 from runfold.adapters.kafka_client import (
     OTHER_BYTES_MAX,
+    QUERY_TIMEOUT_S,
     client_config,
+    committed_of,
     consumer_config,
     delivery,
     final_problem,
@@ -28,7 +30,6 @@ from runfold.ports import Delivery, Permanent, Transient
 
 BATCH = 500
 FOLLOW_ROUNDS_MAX = 20  # batches of completions at a time: a tenth of a second of work, between two polls
-QUERY_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 10.0
 FULL_TIMEOUT_S = 5.0  # how long a record may wait for room in the producer's queue
 NOTHING = -1001  # librdkafka's word for "no offset"
@@ -89,13 +90,8 @@ class KafkaRequestLog:
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions or self._listener is None:
             return
-        try:
-            committed = consumer.committed(partitions, QUERY_TIMEOUT_S)
-        except KafkaException as error:
-            raise Transient(f"cannot read what the group committed: {error.args[0].str()}") from error
+        committed = committed_of(consumer, partitions)
         for each in committed:
-            if each.error is not None:
-                raise Transient(f"cannot read what the group committed for partition {each.partition}: {each.error}")
             each.offset = BEGINNING if each.offset == NOTHING else each.offset
         numbers = [each.partition for each in committed]
         self._read.update(dict.fromkeys(numbers, 0))
