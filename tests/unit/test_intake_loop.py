@@ -139,7 +139,13 @@ class World:
         self.log, self.clock, self.blobs = MemoryRequestLog(), Clock(), MemoryBlobs()
         self.told: list[str] = []
         self.intake = Intake(
-            log=self.log, codec=CODEC, blobs=self.blobs, clock=self.clock, name="test", tell=self.told.append
+            log=self.log,
+            codec=CODEC,
+            blobs=self.blobs,
+            clock=self.clock,
+            name="test",
+            tell=self.told.append,
+            commit_ms=0,
         )
 
     def open(self) -> "World":
@@ -446,6 +452,19 @@ def test_only_what_stands_before_the_first_open_request_is_committed(world: Worl
     assert world.log.committed == {HERE: 11}
     world.log.flush()
     world.step()
+    assert world.log.committed == {HERE: 13}
+
+
+def test_commits_are_rare(world: World) -> None:
+    """What a crash repeats starts nothing new; a commit for every request would cost as much as the request."""
+    world.intake.commit_ms = 500
+    world.clock.now_ms += 10_000
+    for number in range(3):
+        world.log.request(replace(GOOD, task_id=id_in(HERE, f"c{number}")))
+        world.step(1)
+    assert world.log.committed == {HERE: 11}
+    world.clock.now_ms += 500
+    world.step(1)
     assert world.log.committed == {HERE: 13}
 
 

@@ -110,7 +110,6 @@ class KafkaRunLog:
                 messages = self._consume(BATCH - 1, 0)
                 if first.partition() not in self._moved:
                     messages.insert(0, first)
-            self._serve()
         found: list[Delivery] = []
         add = found.append
         for m in messages:

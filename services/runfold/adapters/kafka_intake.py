@@ -68,7 +68,8 @@ class KafkaRequestLog:
         self._listener: RequestListener | None = None
         self._problem: Permanent | None = None
         self._read: dict[int, int] = {}  # of completions, by partition: everything before was handed out
-        self._admin = admin_client(bootstrap, client)
+        self._address = (bootstrap, client)
+        self._admin = admin_client(*self._address)
         self._producer = Producer({
             **producer_config(common), "linger.ms": 0, "message.max.bytes": OTHER_BYTES_MAX, "error_cb": self._error,
         })  # fmt: skip
@@ -179,6 +180,8 @@ class KafkaRequestLog:
             futures = self._admin.list_offsets(asked, request_timeout=QUERY_TIMEOUT_S)
             return {where.partition: future.result().offset for where, future in futures.items()}
         except KafkaException as error:
+            # A client that asks under the epoch of a leader that is gone asks under it for ever: only another one learns.
+            self._admin = admin_client(*self._address)
             raise Transient(f"Kafka did not say where {self._completions} ends: {error.args[0].str()}") from error
 
     # ---- writing

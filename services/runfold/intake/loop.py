@@ -39,6 +39,7 @@ from runfold.ports import Blobs, Clock, Delivery, Transient
 FRESH_MS = 10_000  # see above
 REST_MS = 1_000  # before a request is sent again
 OPEN_MAX = 10_000  # requests of a partition that are not settled yet
+COMMIT_MS = 500  # a commit for each request cost the broker as much as the request; a crash repeats what is harmless
 BUSY_S = 0.02  # how long to wait for requests while something else is awaited too
 REROUTES_MAX = 3
 ASTRAY = "it was sent to its own partition and is in another again: do all intakes see the same number of partitions?"
@@ -61,6 +62,11 @@ class Owned:
     rests_until_ms: int = 0
     is_held: bool = True
 
+    @property
+    def is_open(self) -> bool:
+        """Is something on its way to Kafka?"""
+        return any(event_id != SETTLED for event_id in self.open.values())
+
     def is_fresh(self, now_ms: int) -> bool:
         return self.fresh_at_ms is not None and now_ms - self.fresh_at_ms < FRESH_MS
 
@@ -80,6 +86,8 @@ class Intake:
     tell: Callable[[str], None]
     counts: Counter[str] = field(default_factory=Counter)  # started, rejected, repeated, cancelled, late_cancels, …
     partitions: dict[int, Owned] = field(default_factory=dict)
+    commit_ms: int = COMMIT_MS
+    _committed_at_ms: int = 0
     _is_blind: bool = False  # Kafka does not say where the completions end; it was told
     _writer: Writer = field(init=False)
 
@@ -104,7 +112,10 @@ class Intake:
         self._freshen()
         for owned in list(self.partitions.values()):
             self._serve(owned)
-        self._commit(list(self.partitions.values()), wait=False)
+        now_ms = self.clock.monotonic_ms()
+        if now_ms - self._committed_at_ms >= self.commit_ms:
+            self._committed_at_ms = now_ms
+            self._commit(list(self.partitions.values()), wait=False)
         return len(requests)
 
     def close(self) -> None:
@@ -182,7 +193,7 @@ class Intake:
 
     def _is_busy(self) -> bool:
         owned = self.partitions.values()
-        return not owned or any(each.waiting or each.open or each.fresh_at_ms is None for each in owned)
+        return not owned or any(each.waiting or each.is_open or each.fresh_at_ms is None for each in owned)
 
     def _serve(self, owned: Owned) -> None:
         while owned.waiting and owned.may_take(self.clock.monotonic_ms()):
