@@ -536,3 +536,22 @@ def test_the_parent_of_a_lost_child_is_told() -> None:
     child.goes_on()
     completed = completion_of(child.state)
     assert completed is not None and completed.parent == "run"
+
+
+@requirement("R27")
+@requirement("R31")
+@pytest.mark.parametrize("word", ["cancel", "pause"])
+def test_people_are_heard_during_a_backoff(word: str) -> None:
+    """A cancel ends the run at once; a paused run tries again after the resume and not before."""
+    story = calling()
+    story.fails(retry_after_ms=60_000)
+    assert story.goes_on() == []
+    if word == "cancel":
+        story.is_cancelled()
+        assert only(story.goes_on(), RunFinished).status == "cancelled"
+        return
+    story.is_paused()
+    story.later(3_600_000)
+    assert story.goes_on() == []
+    story.is_resumed()
+    assert only(story.goes_on(), ModelCallStarted).attempt == 2
