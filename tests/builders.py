@@ -170,7 +170,6 @@ class Story:
             completion=self.completion,
             is_held=self.ours.__contains__,
             sandbox="" if self.workspace_is_here else f"host/new#{self.state.revision}",
-            has_sandbox=self.workspace_is_here,
         )
 
     # ---- deciding

@@ -10,7 +10,7 @@ from runfold.events.types import ReplayStarted, SandboxReady, SandboxReplaced
 def decide_sandbox(state: RunState, reply: OpenReply, situation: Situation) -> Decided:
     """The next step of a rebuild, its first if the workspace is lost and somebody needs it."""
     replay = state.replay
-    is_lost = state.sandbox != "" and not situation.has_sandbox and situation.sandbox not in ("", state.sandbox)
+    is_lost = state.sandbox != "" and situation.sandbox not in ("", state.sandbox)
     if replay is not None and not is_lost:
         return _go_on(state, replay, situation)
     if not is_lost:

@@ -68,7 +68,7 @@ def _wait_ms(call: ToolCall) -> int:
 def is_approved(call: ToolCall) -> bool:
     if call.approval:
         return call.decision == "approved"
-    return not tool_of(call).approval or not _needs_approval(call)
+    return not _needs_approval(call)
 
 
 def tool_of(call: ToolCall) -> ToolSpec:

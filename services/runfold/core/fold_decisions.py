@@ -7,7 +7,7 @@ its own state makes ineffective; what can still happen is a fact that landed jus
 from collections.abc import Callable
 from typing import Any
 
-from runfold.core.fold_tools import approval_required, is_ending, tool_dispatch_started, tool_settled
+from runfold.core.fold_tools import approval_required, is_ending, is_stopped, tool_dispatch_started, tool_settled
 from runfold.core.limits import limits_from
 from runfold.core.phases import BEFORE_MODEL_CALL, ENTERED, PHASES, Phase
 from runfold.core.sandbox import replay_started, sandbox_ready, sandbox_replaced
@@ -62,7 +62,7 @@ def _model_call_started(state: RunState, record: Record, event: ModelCallStarted
     """Effective if the last reply's turn is advanced, nothing ends the run, and its messages are in the mailbox."""
     if state.reply is not None or state.phase not in BEFORE_MODEL_CALL or state.context is None:
         return False
-    if state.cancel is not None or state.is_paused or is_ending(state):
+    if is_stopped(state):
         return False
     if event.turn not in (state.turn, state.turn + 1):
         return False

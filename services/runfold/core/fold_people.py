@@ -8,7 +8,7 @@ from typing import Any
 
 from runfold.core.sandbox import replay_claimed
 from runfold.core.state import RunState, ToolCall
-from runfold.core.waits import call_of_child, pause, resume, tend_clock
+from runfold.core.waits import call_of_child, open_call, pause, resume, tend_clock
 from runfold.events.envelope import Record
 from runfold.events.types import (
     ApprovalDecided,
@@ -37,7 +37,7 @@ def close_call(state: RunState, call: ToolCall, outcome: str, output: str, time_
 def _tool_claimed(state: RunState, record: Record, event: ToolClaimed) -> None:
     if replay_claimed(state, event):
         return
-    call = _open_call(state, event.model_call, event.position)
+    call = open_call(state, event.model_call, event.position)
     if call is None or call.claim or not call.dispatches or call.dispatches[-1] != event.dispatch:
         return
     if state.cancel is None and state.failure is None and state.parked is None:
@@ -49,15 +49,6 @@ def _tool_claimed(state: RunState, record: Record, event: ToolClaimed) -> None:
 
 def _tool_fenced(state: RunState, record: Record, event: ToolFenced) -> None:
     """For people: a second process was refused."""
-
-
-def _open_call(state: RunState, model_call: str, position: int) -> ToolCall | None:
-    """The call of the effective reply, if it is open and the run goes on."""
-    reply = state.reply
-    if reply is None or reply.model_call != model_call or not 0 <= position < len(reply.calls):
-        return None
-    call = reply.calls[position]
-    return None if call.outcome or state.finished is not None else call
 
 
 def _approval_decided(state: RunState, record: Record, event: ApprovalDecided) -> None:
@@ -75,7 +66,7 @@ def _approval_decided(state: RunState, record: Record, event: ApprovalDecided) -
 def _question_answered(state: RunState, record: Record, event: QuestionAnswered) -> None:
     if not _is_new(state, event.command_id):
         return
-    call = _open_call(state, event.model_call, event.position)
+    call = open_call(state, event.model_call, event.position)
     if call is not None and call.waits_for == "person":
         close_call(state, call, "succeeded", event.text, record.time_ms)
 

@@ -3,7 +3,7 @@
 from runfold.core.children import delegate
 from runfold.core.phases import DISPATCH_PHASES, TOOL_PHASES, Phase
 from runfold.core.state import RunState, ToolCall
-from runfold.core.waits import tend_clock
+from runfold.core.waits import open_call, tend_clock
 from runfold.events.envelope import Record
 from runfold.events.types import ApprovalRequired, ToolDispatchStarted, ToolSettled
 
@@ -12,13 +12,14 @@ def is_ending(state: RunState) -> bool:
     return state.failure is not None or state.finished is not None or state.parked is not None
 
 
+def is_stopped(state: RunState) -> bool:
+    """Nothing new may start: the run is cancelled, paused, set aside, or ends."""
+    return state.cancel is not None or state.is_paused or is_ending(state)
+
+
 def _open_call(state: RunState, event: ApprovalRequired | ToolDispatchStarted | ToolSettled) -> ToolCall | None:
     """The call it names, if that is an open call of the effective reply."""
-    reply = state.reply
-    if reply is None or reply.model_call != event.model_call or not 0 <= event.position < len(reply.calls):
-        return None
-    call = reply.calls[event.position]
-    return None if call.outcome or state.finished is not None else call
+    return open_call(state, event.model_call, event.position)
 
 
 def approval_required(state: RunState, record: Record, event: ApprovalRequired) -> bool:
@@ -45,7 +46,7 @@ def tool_dispatch_started(state: RunState, record: Record, event: ToolDispatchSt
     """Effective for an open call of the effective reply, approved where a person was asked, not dispatched before
     unless its tool may be started again; the run neither cancelled nor paused nor ended."""
     call = _open_call(state, event)
-    if call is None or state.cancel is not None or state.is_paused or is_ending(state):
+    if call is None or is_stopped(state):
         return False
     if state.phase not in TOOL_PHASES or (call.approval and call.decision != "approved"):
         return False

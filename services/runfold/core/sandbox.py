@@ -8,6 +8,7 @@ model is told how far it came. Running processes and connections do not come bac
 
 from dataclasses import dataclass
 
+from runfold.core.fold_tools import is_stopped
 from runfold.core.phases import TOOL_PHASES
 from runfold.core.state import Replay, RunState
 from runfold.core.transcript import Reply, Results, calls_of, parse_arguments
@@ -113,7 +114,7 @@ def sandbox_replaced(state: RunState, record: Record, event: SandboxReplaced) ->
     And if it knows all that is to be repeated, and nothing runs in the lost one: a report or a claim may stand before it
     of which its author did not know.
     """
-    if state.phase not in TOOL_PHASES or event.sandbox == state.sandbox or state.reply is None or _is_stopped(state):
+    if state.phase not in TOOL_PHASES or event.sandbox == state.sandbox or state.reply is None or is_stopped(state):
         return False
     if event.calls != len(changes(state)) or is_in_use(state):
         return False
@@ -125,7 +126,7 @@ def sandbox_replaced(state: RunState, record: Record, event: SandboxReplaced) ->
 def replay_started(state: RunState, record: Record, event: ReplayStarted) -> bool:
     """Effective if that sandbox is the run's current one, and it is that call's turn."""
     replay = state.replay
-    if replay is None or replay.current or replay.problem or event.sandbox != state.sandbox or _is_stopped(state):
+    if replay is None or replay.current or replay.problem or event.sandbox != state.sandbox or is_stopped(state):
         return False
     if event.number != replay.restored + 1:
         return False
@@ -139,7 +140,7 @@ def replay_started(state: RunState, record: Record, event: ReplayStarted) -> boo
 
 def sandbox_ready(state: RunState, record: Record, event: SandboxReady) -> bool:
     """Effective if that sandbox is being rebuilt."""
-    if state.replay is None or event.sandbox != state.sandbox or _is_stopped(state):
+    if state.replay is None or event.sandbox != state.sandbox or is_stopped(state):
         return False
     state.replay = None
     state.notes.append(event.message)
@@ -147,8 +148,3 @@ def sandbox_ready(state: RunState, record: Record, event: SandboxReady) -> bool:
         if call.dispatches and not call.claim and call.tool is not None and call.tool.workspace:
             call.dispatched_at_ms = record.time_ms  # its time limit is for its own work
     return True
-
-
-def _is_stopped(state: RunState) -> bool:
-    ended = state.cancel is not None or state.failure is not None or state.finished is not None
-    return ended or state.parked is not None or state.is_paused

@@ -35,8 +35,7 @@ class Situation:
     session_timeout_ms: int = 6_000
     is_ours: Callable[[str], bool] = field(default=lambda _: False)  # made by this process since then
     is_held: Callable[[str], bool] = field(default=lambda _: False)  # a claimed dispatch that runs or ran here
-    sandbox: str = ""  # where a workspace would be, if this process made one
-    has_sandbox: bool = True  # the run's workspace is there
+    sandbox: str = ""  # an empty workspace for a run whose own is not here; empty: it is, or none is needed
     completion: str = ""  # event id of the acknowledged TaskCompleted
 
 

@@ -63,6 +63,15 @@ def open_calls(state: RunState) -> list[ToolCall]:
     return [] if state.reply is None else [call for call in state.reply.calls if not call.outcome]
 
 
+def open_call(state: RunState, model_call: str, position: int) -> ToolCall | None:
+    """The call of the effective reply, if it is open and the run goes on."""
+    reply = state.reply
+    if reply is None or reply.model_call != model_call or not 0 <= position < len(reply.calls):
+        return None
+    call = reply.calls[position]
+    return None if call.outcome or state.finished is not None else call
+
+
 def call_of_child(state: RunState, child: str) -> ToolCall | None:
     """The open call that delegated this task."""
     return next((call for call in open_calls(state) if call.child == child), None)

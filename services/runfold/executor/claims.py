@@ -25,7 +25,9 @@ class Claims:
     tools: dict[str, ClaimedTools]  # by class
 
     def tend(self, run: Run, done: Done, now_ms: int) -> None:
-        for call in claimable(run.state):
+        calls = claimable(run.state)
+        self._stop_rest(run, {call.dispatch for call in calls})
+        for call in calls:
             tools = self.tools.get(call.tool.tool_class)
             if tools is None or call.dispatch in run.tools:
                 continue
@@ -57,12 +59,11 @@ class Claims:
         run.must_decide = True
         return False
 
-    def stop_rest(self, run: Run) -> None:
+    def _stop_rest(self, run: Run, wanted: set[str]) -> None:
         """End what a dead owner started, of a call that nobody waits for any more: each once."""
         reply = run.state.reply
         if reply is None:
             return
-        wanted = {call.dispatch for call in claimable(run.state)}
         for call in reply.calls:
             dispatch = call.dispatches[-1] if call.claim else ""
             if dispatch and dispatch not in wanted and dispatch not in run.told_to_stop:

@@ -338,7 +338,6 @@ class Executor:
         if run.tools or run.model_calls:
             self.effects.stop_unwanted(run)
         if (state.reply is not None and state.reply.has_claims) or state.replay is not None:
-            self.effects.claims.stop_rest(run)
             self.effects.claims.tend(run, self.effects.done(run, now_ms), now_ms)
         if state.open_children:
             self.outward.tend_children(run, self._told)
@@ -377,7 +376,6 @@ class Executor:
         situation.is_held = run.tools.__contains__
         situation.completion = run.completion
         situation.sandbox = self.effects.claims.sandbox_if_lost(run) if run.ahead.sandbox else ""
-        situation.has_sandbox = not situation.sandbox
         ahead = run.ahead
         for _ in range(CHAIN_ROUNDS_MAX):
             decided = decide(ahead, situation, self.catalog)
